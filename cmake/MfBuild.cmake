@@ -1,19 +1,19 @@
 # Options, dependencies, and the functions that build every component of moefarm.
 #
 # mf_add_layer(NAME USES layers… LINK …)
-#     A static library. Its include root holds its own folder and those of the layers below it: an include
-#     that points up does not compile.
+#     A static library. Its include roots contain only its own folder and the folders of the layers below it,
+#     so that an include of a higher layer does not compile.
 # mf_sources(LAYER files…)
 #     Adds files of the calling folder to a layer.
 # mf_add_program(NAME USES layers…)
 #     A program from main.c that uses jemalloc.
 # mf_add_test(NAME USES layers… [SOURCES …] [OPTIONAL] [DRAWS] [LABELS …])
-#     An executable from NAME.c and its ctest entry. SOURCES: more files, relative to tests/. OPTIONAL: cases
-#     that may be skipped are a second entry (tests/support/mf_check.h). DRAWS: the test draws some of its
-#     cases, and a long entry NAME_all runs them all (tests/support/mf_draw.h).
+#     An executable from NAME.c and its ctest entry. SOURCES: more files, relative to tests/. OPTIONAL: a
+#     second entry runs the cases that may be skipped (tests/support/mf_check.h). DRAWS: the test runs a
+#     random part of its cases; a second entry NAME_all with label long runs all (tests/support/mf_draw.h).
 # mf_add_fuzz(NAME USES layers… [SOURCES …] PARSES files…)
 #     A fuzz target from tests/fuzz/NAME.c. A test runs it on the inputs saved in tests/fuzz/NAME/. SOURCES:
-#     files of layers it does not use. PARSES: files that the saved inputs must cover (scripts/fuzz.sh).
+#     files of layers that are not in USES. PARSES: files that the saved inputs must cover (scripts/fuzz.sh).
 
 set(MF_SANITIZE "" CACHE STRING "sanitizers, separated by ';': address;undefined or thread")
 option(MF_WERROR "treat warnings as errors" OFF)
@@ -92,10 +92,10 @@ function(mf_gpu_files)
     set_property(GLOBAL APPEND PROPERTY MF_GPU_FILES ${paths})
 endfunction()
 
-# A message's JSON is hundreds of small allocations that one thread makes and another frees. With jemalloc a
-# farm takes
-# 20 to 40 % more results per second than with glibc's malloc (make bench-catalogue). The program uses no
-# symbol of it, so the linker must be told to keep it. Sanitizers have a malloc of their own.
+# Links the program with jemalloc. The JSON of a message takes hundreds of small allocations, which one thread
+# makes and another thread frees. With jemalloc a farm takes 20 to 40 % more results per second than with
+# glibc's malloc (make bench-catalogue). The program uses no symbol of jemalloc, so the linker needs
+# --no-as-needed to keep it. Sanitizers have a malloc of their own.
 function(mf_add_program name)
     cmake_parse_arguments(ARG "" "" "USES" ${ARGN})
     add_executable(${name} main.c)
@@ -109,7 +109,7 @@ function(mf_add_program name)
     endif()
 endfunction()
 
-# Tests run in parallel: each makes its own folders and uses port 0.
+# Tests run in parallel, so each test creates its own folders and uses port 0.
 function(mf_add_test name)
     cmake_parse_arguments(ARG "SERIAL;OPTIONAL;DRAWS" "TIMEOUT;PARTS" "USES;LABELS;SOURCES;LINK" ${ARGN})
     list(TRANSFORM ARG_SOURCES PREPEND ${CMAKE_SOURCE_DIR}/tests/)
@@ -121,7 +121,7 @@ function(mf_add_test name)
         target_link_libraries(${name} PRIVATE mf_${layer})
     endforeach()
     target_link_libraries(${name} PRIVATE mf_build PkgConfig::CHECK Threads::Threads ${ARG_LINK})
-    # PARTS: the test is split into that many entries, each run with the argument i/PARTS.
+    # PARTS: number of ctest entries that share the test's cases; entry i runs with the argument i/PARTS.
     set(tests ${name})
     if(ARG_PARTS)
         set(tests "")
@@ -132,7 +132,7 @@ function(mf_add_test name)
     else()
         add_test(NAME ${name} COMMAND ${name})
     endif()
-    # Cases that may be skipped are an entry of their own (tests/support/mf_check.h).
+    # Cases that may be skipped have an entry of their own (tests/support/mf_check.h).
     set(tag "")
     if(ARG_OPTIONAL)
         add_test(NAME ${name}_optional COMMAND ${name})
@@ -152,7 +152,7 @@ function(mf_add_test name)
     endif()
     math(EXPR limit "${ARG_TIMEOUT} * ${slower}")
     # libcheck's default of four seconds per case is too short for a busy machine.
-    # 77: the test prints what it lacks and counts as skipped.
+    # Exit status 77: the test prints which requirement is missing and counts as skipped.
     set_tests_properties(${tests} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${limit} SKIP_RETURN_CODE 77
         ENVIRONMENT "CK_TIMEOUT_MULTIPLIER=${slower};CK_DEFAULT_TIMEOUT=60${tag}")
     if(ARG_OPTIONAL)
@@ -162,7 +162,7 @@ function(mf_add_test name)
     if(ARG_SERIAL)
         set_tests_properties(${tests} PROPERTIES RUN_SERIAL TRUE)
     endif()
-    # DRAWS: the test draws some of its cases (tests/support/mf_draw.h); a long entry runs them all.
+    # DRAWS: the test runs a random part of its cases (tests/support/mf_draw.h); this entry runs all cases.
     if(ARG_DRAWS)
         add_test(NAME ${name}_all COMMAND ${name})
         set_tests_properties(${name}_all PROPERTIES LABELS long TIMEOUT 3600 SKIP_RETURN_CODE 77

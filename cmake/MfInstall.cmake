@@ -1,14 +1,15 @@
-# What `cmake --install` installs, by component. `scripts/package.sh` makes a Debian package of each:
-#   server   moefarmd, its units
-#   worker   moefarm-worker, its unit, the programs and modules it starts or loads (libexec/moefarm), the
-#            kernels' sources, headers for --family-so
-#   cli      moefarm, the unit that pulls a host's table, the list of models, documentation, examples
-# Folders are relative to the prefix, so an installed tree can be moved. Units name programs without their
-# folder.
+# Files that `cmake --install` installs, by component. `scripts/package.sh` builds a Debian package of each
+# component:
+#   server   moefarmd, its systemd units
+#   worker   moefarm-worker, its systemd unit, the programs and modules that it starts or loads
+#            (libexec/moefarm), the kernels' sources, headers for --family-so
+#   cli      moefarm, the systemd unit that pulls a host's table, the list of models, documentation, examples
+# Folders are relative to the prefix, and systemd units name programs without their folder, so that an
+# installed tree can be moved.
 include(GNUInstallDirs)
 set(mf_units lib/systemd/system)
 set(mf_private ${CMAKE_INSTALL_LIBEXECDIR}/moefarm)
-set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)   # installs what target programs builds, no tests
+set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)   # build only target `programs`, not the tests
 add_custom_target(programs DEPENDS moefarmd moefarm-worker moefarm-compile moefarm fmoe)
 
 install(TARGETS moefarmd RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT server)
@@ -33,8 +34,8 @@ install(PROGRAMS deploy/slurm/moefarm-workers.sbatch
     DESTINATION ${CMAKE_INSTALL_DATADIR}/moefarm/slurm COMPONENT worker)
 install(DIRECTORY kernels/gpu/src/ DESTINATION ${CMAKE_INSTALL_DATADIR}/moefarm/hip COMPONENT worker
     PATTERN CMakeLists.txt EXCLUDE)
-# The headers that kernels/families/family_plugin.h includes: all that a kernel family in a shared object
-# needs.
+# The headers that a kernel family in a shared object needs: kernels/families/family_plugin.h and the headers
+# that it includes.
 foreach(header common/base/names common/moe/device_class common/moe/layer common/moe/shape common/moe/status
         common/moe/step common/moe/tensor_spec kernels/core/code kernels/core/device kernels/core/family
         kernels/core/isa kernels/core/l2_halves kernels/core/tensors kernels/families/family_plugin)
@@ -79,7 +80,7 @@ set(CPACK_DEBIAN_FMOE_PACKAGE_NAME libfmoe-dev)
 set(CPACK_DEBIAN_FMOE_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_FMOE_DESCRIPTION
     "The production operator: a C library that runs fused mixture-of-experts layers from tuned tables.")
-# For GPUs it loads modules from the worker's package.
+# On GPUs, libfmoe loads modules from the worker's package.
 set(CPACK_DEBIAN_FMOE_PACKAGE_SUGGESTS moefarm-worker)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
@@ -92,8 +93,8 @@ set(CPACK_DEBIAN_WORKER_DESCRIPTION
     "The worker: measures kernels on this machine's GPUs or its CPU.")
 set(CPACK_DEBIAN_CLI_DESCRIPTION
     "The command line: submits shapes to a farm and fetches tuned tables. With documentation.")
-# GPU runtimes are loaded at run time where they exist, so the package does not depend on them.
+# The worker loads GPU runtimes at run time if they are installed, so the package does not depend on them.
 set(CPACK_DEBIAN_WORKER_PACKAGE_SUGGESTS libamdhip64-5)
-# `moefarm tune` starts a farm of its own if these are installed.
+# `moefarm tune` starts a farm of its own if these packages are installed.
 set(CPACK_DEBIAN_CLI_PACKAGE_SUGGESTS "moefarm-server, moefarm-worker")
 include(CPack)

@@ -14,8 +14,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define STEP     "plain_layer"
-#define WORK_MAX (1ll << 24) /* maximum multiply-adds of a layer; other families are faster beyond it */
+#define STEP "plain_layer"
+/* maximum multiply-adds of a layer; for larger layers, other families are faster */
+#define WORK_MAX (1ll << 24)
 
 const struct mf_family *mf_family_entry(void); /* the only exported symbol */
 
@@ -49,8 +50,7 @@ static float dot(const float *a, const uint16_t *b, int n)
     return sum;
 }
 
-/* Returns NULL if the shape is legal, otherwise the name of the rule, with a sentence and its numbers in why.
- */
+/* Returns NULL if the shape is legal. Otherwise returns the name of the rule, with the reason in why. */
 static const char *refuse(const struct mf_shape *s, char *why, size_t cap)
 {
     long long work = (long long)s->token * s->topk * 3 * s->model_dim * s->inter_dim;

@@ -3,8 +3,9 @@
 
     moefarm-worker --device cpu:0 --runner "python3 examples/python_runner.py" …
 
-The farm creates the data, verifies the output by the same gates as for any other candidate, and times it
-(docs/protocol.md). Replace `layer` by a call into your framework to compare its kernels with all others."""
+The farm creates the data, verifies the output by the same gates as for any other candidate, and times the
+step (docs/protocol.md). Replace `layer` by a call into your framework to compare its kernels with all
+others."""
 import array, json, math, mmap, os, socket
 from operator import mul
 
@@ -87,7 +88,7 @@ def view(part, writable, kind):
 
 
 def load(m):
-    """Returns the shape and the buffers x, ids, weights, w1, w2, y (order of the step's needs and gives)."""
+    """Returns the shape, then the step's inputs and outputs in order: x, ids, weights, w1, w2, y."""
     kinds = {"ids": "i", "weights": "f"}
     return [parse(m["shape"])] + [view(p, b["side"] == "gives", kinds.get(p["name"], "H"))
                                   for b in m["buffers"] for p in b["parts"]]

@@ -41,7 +41,7 @@ int main(int argc, char **argv)
     pthread_t thread;
     int got = SIGHUP;
 
-    /* Block the signals before any thread starts: a signal stays pending while the table is read. */
+    /* Block the signals before any thread starts, so that a signal stays pending while the table is read. */
     (void)sigemptyset(&signals), (void)sigaddset(&signals, SIGHUP), (void)sigaddset(&signals, SIGTERM);
     (void)pthread_sigmask(SIG_BLOCK, &signals, NULL);
     model.dtype = model.q_dtype_a = model.q_dtype_w = "torch.bfloat16";

@@ -1,4 +1,4 @@
-/* fmoe_run: no allocation, no lock, no file access, no waiting. */
+/* Implements fmoe_run, which allocates no memory, takes no lock, opens no file and does not wait. */
 #include <errno.h>
 
 #include "fmoe/private.h"

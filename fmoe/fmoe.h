@@ -1,9 +1,9 @@
 /* libfmoe: runs a fused mixture-of-experts layer with the kernels of a table that moefarm tuned.
  *
- *   fmoe_open          opens one device with one or more tables
- *   fmoe_layer_open    chooses, compiles and loads a layer's kernels for every bucket of token counts
- *   fmoe_run           runs the layer once: synchronous on the CPU, asynchronous in a stream on a GPU
- *   fmoe_reload        replaces the tables while calls continue
+ *   fmoe_open        opens one device with one or more tables
+ *   fmoe_layer_open  chooses, compiles and loads a layer's kernels for every bucket of token counts
+ *   fmoe_run         runs the layer once: synchronous on the CPU, asynchronous in a stream on a GPU
+ *   fmoe_reload      replaces the tables while calls continue
  *
  * Look-up: the bucket of a call is its token count rounded up to a power of two. From 32769 to 131071 tokens
  * the bucket is 32768; from 131072 on it is 131072, or 32768 if the table has no row for 131072. The key also
@@ -14,17 +14,17 @@
  *
  * A call allocates no memory, takes no lock, opens no file and does not wait for the device. On a GPU it can
  * be captured in a graph and replayed with other routing in the same buffers. On the CPU a call wakes
- * sleeping threads, and oneDNN (family lib) allocates memory.
+ * sleeping threads, and oneDNN (family onednn) allocates memory.
  *
  * Threads: a handle and its layers serve one call at a time. Open one handle per concurrent stream.
  * fmoe_reload, fmoe_drop_old, fmoe_rows, fmoe_served, fmoe_misses and fmoe_report_* may run in other threads
- * during calls; they block each other, during a reload for as long as it compiles. fmoe_layer_open and
- * fmoe_layer_close must not run during a call. On the CPU all handles of a process share one thread pool, so
- * the process can run one call at a time; a concurrent call fails with -EBUSY. On a GPU, functions make the
- * handle's device current in the calling thread.
+ * during calls. These functions block each other; a reload blocks the others while it compiles.
+ * fmoe_layer_open and fmoe_layer_close must not run during a call. On the CPU all handles of a process share
+ * one thread pool, so the process can run one call at a time; a concurrent call fails with -EBUSY. On a GPU,
+ * functions make the handle's device current in the calling thread.
  *
- * Functions that return int return 0 or a negative errno. Those with a struct fmoe_error also write a message
- * to it; it may be NULL. */
+ * Functions that return int return 0 or a negative errno. Functions with a parameter of type struct
+ * fmoe_error also write a message to it; the parameter may be NULL. */
 #ifndef FMOE_H
 #define FMOE_H
 
@@ -55,20 +55,20 @@ struct fmoe_error {
  * through its primary context. tables: n files exported for consumer moefarm; with n = 0 every call is a
  * miss.
  *
- * -EBADMSG: a row is malformed, belongs to another kind of device under this device's class, or uses a kernel
- * family that this build lacks; two rows have the same key; or no row is for this device's class. -ENOENT and
- * other errors: a file cannot be read. On NVIDIA sm_90 the function launches a short kernel on the default
- * stream and waits for it: do not call it during stream capture. */
+ * -EBADMSG: a row is malformed, or uses a kernel family that this build lacks; a row has this device's class
+ * but belongs to another kind of device; two rows have the same key; or no row is for this device's class.
+ * -ENOENT and other errors: a file cannot be read. On NVIDIA sm_90 the function launches a short kernel on
+ * the default stream and waits for it: do not call it during stream capture. */
 int fmoe_open(const char *device, const char *const *tables, size_t n, struct fmoe_error *error,
               struct fmoe **ret);
 /* Waits for the device, stops the reporter and closes the remaining layers. f may be NULL. */
 void fmoe_close(struct fmoe *f);
 
 /* Replaces all tables, or none on error. Chooses, compiles and loads the kernels of every open layer first,
- * then switches each layer. Calls that begin after the return use the new tables. Errors as for fmoe_open and
- * fmoe_layer_open; also -EXDEV: a row needs another weight layout than the layer has, or more workspace than
- * the layer was opened with. Old plans stay loaded so that captured graphs can still be replayed: see
- * fmoe_drop_old. */
+ * then switches each layer. Calls that begin after fmoe_reload returns use the new tables. Errors as for
+ * fmoe_open and fmoe_layer_open; also -EXDEV: a row needs another weight layout than the layer has, or more
+ * workspace than the layer was opened with. Old plans stay loaded so that captured graphs can still be
+ * replayed: see fmoe_drop_old. */
 int fmoe_reload(struct fmoe *f, const char *const *tables, size_t n, struct fmoe_error *error);
 /* Frees the plans that reloads replaced. Call it when no graph captured before the last reload will be
  * replayed. Waits for the device. -EBUSY: a stream capture is active on the device; nothing is freed, and the
@@ -76,12 +76,12 @@ int fmoe_reload(struct fmoe *f, const char *const *tables, size_t n, struct fmoe
 int fmoe_drop_old(struct fmoe *f);
 
 /* Rows of the current tables for this device's class. A class can contain device models of different speed
- * (H100 and H200). Rows tuned on another model of the class are used, but their times are those of that
- * model, and other kernels may be faster on this one. */
+ * (H100 and H200). Rows tuned on another model of the class are used, but their times were measured on that
+ * other model, and other kernels may be faster on this device. */
 struct fmoe_rows {
     size_t n, n_other_model; /* n_other_model: rows tuned on another device model */
     char model[96];          /* device model of this handle */
-    char other_model[96];    /* model of the first such row; "" if there is none */
+    char other_model[96];    /* model of the first row tuned on another device model; "" if there is none */
 };
 void fmoe_rows(struct fmoe *f, struct fmoe_rows *ret);
 
@@ -100,10 +100,11 @@ struct fmoe_layer_model {
     const char *form;        /* further properties: "b1+b2", "ep:0/384"; NULL or "" for none */
 
     int64_t max_tokens; /* maximum token count of a call, 1 to 1048576 */
-    /* Workspace that later tables may use, in bytes; 0: the requirement of the current tables. */
+    /* Workspace that calls may use after later reloads, in bytes; 0: the requirement of the current tables.
+     */
     size_t workspace_bytes;
-    /* Layouts in which w1 and w2 are already stored ("row"). NULL: the layout of the table's rows; "row" if
-     * the table has no row for this layer. */
+    /* Layouts in which w1 and w2 are already stored ("row"). NULL selects the layout of the table's rows, or
+     * "row" if the table has no row for this layer. */
     const char *w1_layout, *w2_layout;
 };
 
@@ -150,7 +151,7 @@ struct fmoe_call {
     const int32_t *ids;
     const float *weights;      /* [tokens, topk] */
     const void *w1[3], *w2[3]; /* elements, scales, factor: see fmoe_layer_weight */
-    /* biases if the layer has them: float [E, 2I] (gate first) or [E, I]; [E, H] */
+    /* biases if the layer has them: b1 is float [E, 2I] (gate first) or [E, I]; b2 is float [E, H] */
     const float *b1, *b2;
     const float *calib; /* NVFP4 only: the two global factors of the activations */
     void *y;            /* bf16 [tokens, model_dim], fully overwritten */
@@ -159,11 +160,10 @@ struct fmoe_call {
     void *stream; /* GPU: hipStream_t or CUstream (cudaStream_t); NULL: the default stream */
 };
 /* Maps expert ids for ranks whose local experts are not a contiguous range (round robin, load balancing, a
- * mask). The layer must have the form "ep:0/ALL". expert_map has ALL entries: the position of each expert in
- * w1 and w2 (any order, from 0), or -1 if the expert is not local, as vLLM's expert_map. Rewrites ids
- * [tokens, topk] to the ids that fmoe_run expects; `to` may equal ids. All arrays are in host memory.
- * -EINVAL: the layer has no such form, a position is out of range, or two experts have the same position;
- * nothing is written. */
+ * mask). The layer must have the form "ep:0/ALL". expert_map has ALL entries, as in vLLM: the position of
+ * each expert in w1 and w2 (any order, from 0), or -1 if the expert is not local. Rewrites ids [tokens, topk]
+ * to the ids that fmoe_run expects; `to` may equal ids. All arrays are in host memory. -EINVAL: the layer has
+ * no such form, a position is out of range, or two experts have the same position; nothing is written. */
 int fmoe_remap_ids(const struct fmoe_layer *l, const int32_t *expert_map, int64_t tokens, const int32_t *ids,
                    int32_t *to, struct fmoe_error *error);
 

@@ -10,7 +10,7 @@
 #include "common/moe/shape_json.h"
 #include "fmoe/private.h"
 
-/* maximum rows the coordinator accepts per report; the rest waits for the next report */
+/* maximum number of rows that the coordinator accepts per report; the other rows wait for the next report */
 #define ROWS_MAX 4096
 
 uint64_t fmoe_n_misses(const struct fmoe *f)

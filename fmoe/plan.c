@@ -32,8 +32,8 @@ static struct mf_shape shape_of(const struct fmoe_layer *l, int index)
     return s;
 }
 
-/* Maximum token count of calls in the bucket: the bucket itself below 32768, else the largest count that
- * look-up assigns to it. */
+/* Returns the maximum token count of calls in the bucket: the bucket itself below 32768, otherwise the
+ * largest token count that look-up assigns to the bucket. */
 static int64_t bucket_max_tokens(const struct fmoe_layer *l, int index)
 {
     int64_t bucket = fmoe_bucket_at(index);
@@ -100,12 +100,12 @@ static size_t list_codes(const struct fmoe *f, const struct fmoe_layer *l, const
 
         if (mf_step_name_split(name, len, family_name, step) == 0)
             family = mf_family_find(f->device->ops->kind, family_name);
-        n += family && family->code && family->code(&f->device->info, &shape, step, &codes[n]) == 0;
+        n += family && family->code && family->code(family, &f->device->info, &shape, step, &codes[n]) == 0;
     }
     return n;
 }
 
-/* Compiles the code of all plans in parallel, one process per processor. Compile errors are reported when the
+/* Compiles the code of all plans in parallel, with one process per CPU. Compile errors are reported when the
  * plan is opened. */
 static int compile_ahead(struct fmoe *f, const struct fmoe_layer *l, const struct plans *p)
 {
@@ -132,7 +132,8 @@ static int compile_ahead(struct fmoe *f, const struct fmoe_layer *l, const struc
     return 0;
 }
 
-/* Names the table and line of the plan, or its token count if it has no row. */
+/* Writes an error message that names the table and line of the plan, or its token count if the plan has no
+ * row. */
 static int refuse(struct fmoe_error *error, int r, const struct plan *p, int64_t tokens, const char *reason)
 {
     if (p->table)
@@ -173,7 +174,8 @@ static int open_plan(struct fmoe *f, struct fmoe_layer *l, int index, bool layou
     return r;
 }
 
-/* Uses the estimated pipeline if the row of another shape does not open: the table itself is valid. */
+/* Replaces a fallback plan, whose row has another shape and does not open, by the estimated pipeline. The
+ * table is valid, so this is not an error. */
 static int open_estimate(struct fmoe *f, struct fmoe_layer *l, int index, bool layout_given[2],
                          struct fmoe_error *error, struct plan *p)
 {
@@ -202,7 +204,7 @@ static int open_all(struct fmoe *f, struct fmoe_layer *l, bool layout_given[2], 
     return r;
 }
 
-/* Opens the tuned rows first: their weight layouts limit the fallbacks of the other buckets. */
+/* Opens the tuned rows first, because their weight layouts limit the fallbacks of the other buckets. */
 int fmoe_plans_make(struct fmoe *f, const struct mf_fmoe *table, struct fmoe_layer *l, bool layout_given[2],
                     struct fmoe_error *error, struct plans **ret, size_t *ret_workspace)
 {

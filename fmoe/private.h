@@ -18,14 +18,14 @@ struct plan {
     char *names; /* "family:step|family:step" */
     bool tuned;
     double us;
-    char *table; /* NULL: not from a row */
+    char *table; /* NULL if the plan is not from a row */
     int64_t line;
 };
 
 /* Plans of a layer by bucket. Buckets beyond max_tokens are empty. */
 struct plans {
     struct plan by_bucket[FMOE_BUCKETS];
-    struct plans *next; /* next replaced plans of the layer */
+    struct plans *next; /* next entry in the layer's list of replaced plans */
 };
 
 struct fmoe_layer {
@@ -40,21 +40,21 @@ struct fmoe_layer {
     _Atomic(struct plans *) now, busy;
     struct plans *old;
     _Atomic uint64_t misses[FMOE_BUCKETS];
-    uint64_t reported[FMOE_BUCKETS];  /* part of misses that fmoe_misses has returned */
+    uint64_t reported[FMOE_BUCKETS];  /* number of misses that fmoe_misses has returned */
     uint64_t reporting[FMOE_BUCKETS]; /* value of `reported` after the current fmoe_misses succeeds */
-    bool closed;                      /* kept for its unreported misses only */
+    bool closed;                      /* closed, and kept only for its unreported misses */
 };
 
 struct reporter;
 
 struct fmoe {
     struct mf_device *device;
-    /* protects the members below, and old and reported of each layer; calls do not take it */
+    /* protects the members below, and `old` and `reported` of each layer; calls do not take this lock */
     pthread_mutex_t lock;
     struct mf_fmoe *table;
     struct fmoe_layer *layers;     /* includes closed layers with unreported misses */
-    _Atomic uint64_t misses;       /* of all calls */
-    pthread_mutex_t reporter_lock; /* protects reporter; its thread takes `lock` */
+    _Atomic uint64_t misses;       /* number of misses of all calls */
+    pthread_mutex_t reporter_lock; /* protects `reporter`; the reporter's thread takes `lock` */
     struct reporter *reporter;     /* NULL: none */
 };
 

@@ -13,7 +13,7 @@
 #include "fmoe/private.h"
 
 #define SECONDS_MAX 86400
-#define REQUEST_MS  10000 /* stopping the reporter waits for one or two requests */
+#define REQUEST_MS  10000 /* stopping the reporter waits for one request or two */
 
 struct reporter {
     struct fmoe *f;
@@ -32,8 +32,8 @@ struct reporter {
 
 enum answer { ACCEPTED, RETRY, REFUSED };
 
-/* Rate limits, server errors and a token that the coordinator does not know yet are temporary. A malformed
- * report never succeeds. */
+/* Classifies the HTTP status of a report. Rate limits, server errors and a token that the coordinator does
+ * not know yet are temporary. A malformed report never succeeds. */
 static enum answer answer_of(long status)
 {
     if (status == 200 || status == 201)
@@ -81,7 +81,7 @@ static enum answer report(struct reporter *r)
     return answer;
 }
 
-/* Returns true if the thread must stop. */
+/* Waits until the next report is due. Returns true if the thread must stop. */
 static bool wait_interval(struct reporter *r)
 {
     struct timespec until;
@@ -104,7 +104,7 @@ static void *run(void *context)
 
     while (!wait_interval(r))
         last = report(r);
-    if (last != RETRY) /* do not wait for an unreachable farm again */
+    if (last != RETRY) /* do not wait again for an unreachable coordinator */
         (void)report(r);
     return NULL;
 }
@@ -154,7 +154,7 @@ static int start(struct fmoe *f, const char *url, const char *token_file, int64_
     (void)pthread_cond_init(&r->wake, &attr);
     (void)pthread_condattr_destroy(&attr);
     (void)pthread_mutex_init(&r->lock, NULL);
-    /* block signals in the new thread: they are for the program's own threads */
+    /* block signals in the new thread, because they are for the program's own threads */
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     e = -pthread_create(&r->thread, NULL, run, r);

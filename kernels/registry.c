@@ -5,24 +5,39 @@
 #include <stdio.h>
 
 #include "common/base/cleanup.h"
+#include "common/moe/family_name.h"
 #include "kernels/core/layout.h"
 #include "kernels/fusion/fusion.h"
 #include "mf_kernel_revision.h"
 
-extern const struct mf_family mf_family_move, mf_family_tile, mf_family_one, mf_family_lib, mf_family_sim,
-    mf_family_aiter, mf_family_mx, mf_family_wint4, mf_family_asm, mf_family_hip_move, mf_family_hip_tile,
-    mf_family_hip_one, mf_family_hip_mx, mf_family_hip_wint4, mf_family_hip_permute, mf_family_hip_asm,
-    mf_family_hip_layer, mf_family_hip_pair;
+extern const struct mf_family mf_family_move, mf_family_two_stage, mf_family_one_stage, mf_family_onednn,
+    mf_family_sim, mf_family_aiter, mf_family_two_stage_mx, mf_family_two_stage_int4, mf_family_asm,
+    mf_family_hip_move, mf_family_hip_two_stage, mf_family_hip_one_stage, mf_family_hip_two_stage_mx,
+    mf_family_hip_two_stage_int4, mf_family_hip_permute, mf_family_hip_asm,
+    mf_family_hip_whole_layer_persistent, mf_family_hip_two_stage_single_launch;
 
-/* Add new families at the end: lists that users compare keep this order. */
+/* Add new families at the end, because the lists that users see and compare keep this order. */
 static const struct mf_family *const families[] = {
-    &mf_family_move,        &mf_family_tile,    &mf_family_one,       &mf_family_lib,
+    &mf_family_move,
+    &mf_family_two_stage,
+    &mf_family_one_stage,
+    &mf_family_onednn,
 #if MF_SIM
-    &mf_family_sim,         &mf_family_aiter,
+    &mf_family_sim,
+    &mf_family_aiter,
 #endif
-    &mf_family_mx,          &mf_family_wint4,   &mf_family_asm,       &mf_family_hip_move,
-    &mf_family_hip_tile,    &mf_family_hip_one, &mf_family_hip_mx,    &mf_family_hip_wint4,
-    &mf_family_hip_permute, &mf_family_hip_asm, &mf_family_hip_layer, &mf_family_hip_pair,
+    &mf_family_two_stage_mx,
+    &mf_family_two_stage_int4,
+    &mf_family_asm,
+    &mf_family_hip_move,
+    &mf_family_hip_two_stage,
+    &mf_family_hip_one_stage,
+    &mf_family_hip_two_stage_mx,
+    &mf_family_hip_two_stage_int4,
+    &mf_family_hip_permute,
+    &mf_family_hip_asm,
+    &mf_family_hip_whole_layer_persistent,
+    &mf_family_hip_two_stage_single_launch,
 };
 static const size_t n_families = sizeof(families) / sizeof(families[0]);
 
@@ -39,8 +54,9 @@ const struct mf_family *const *mf_families(size_t *ret_n)
 
 const struct mf_family *mf_family_find(const char *device_kind, const char *name)
 {
+    const char *current = mf_family_current_name(name);
     for (size_t i = 0; i < n_families; i++) {
-        if (strcmp(families[i]->name, name) == 0 &&
+        if (strcmp(families[i]->name, current) == 0 &&
             (!device_kind || strcmp(families[i]->device_kind, device_kind) == 0))
             return families[i];
     }
@@ -59,19 +75,6 @@ int mf_offer_ignore_rejection(struct mf_offer *o, const char *family, const char
     return 0;
 }
 
-static bool is_listed(const char *list, const char *name)
-{
-    size_t n = strlen(name);
-
-    while (list && *list) {
-        size_t word = strcspn(list, ",");
-        if (word == n && strncmp(list, name, n) == 0)
-            return true;
-        list += word + (list[word] == ',');
-    }
-    return !list;
-}
-
 /* Class names of CPUs start with "cpu-". */
 static const char *kind_of(const struct mf_device_info *device)
 {
@@ -80,14 +83,14 @@ static const char *kind_of(const struct mf_device_info *device)
 
 /* Wraps the caller's offer callbacks. */
 struct filter {
-    struct mf_offer offer; /* first: the callbacks get it back */
+    struct mf_offer offer; /* must be first: the callbacks cast its address to this struct */
     struct mf_offer *to;
     const struct mf_family *family;
     const struct mf_shape *shape;
     struct mf_graph graph;
 };
 
-/* Rejects a step whose w1 layout contradicts the shape's gate_up. Returns 1 if it did. */
+/* Rejects a step whose w1 layout contradicts the shape's gate_up. Returns 1 if it rejected the step. */
 static int refuse_gate_up(const struct filter *f, const struct mf_step *step)
 {
     for (int i = 0; i < step->n_needs && f->shape->gate_up != MF_GATE_UP_ANY; i++) {
@@ -149,7 +152,7 @@ int mf_enumerate(const struct mf_device_info *device, const struct mf_shape *sha
 {
     for (size_t i = 0; i < n_families; i++) {
         const struct mf_family *f = families[i];
-        if (strcmp(f->device_kind, kind_of(device)) != 0 || !is_listed(only, f->name) ||
+        if (strcmp(f->device_kind, kind_of(device)) != 0 || !mf_family_is_listed(only, f->name) ||
             (!only && mf_family_on_request(f)))
             continue;
         int r = mf_family_enumerate(f, device, shape, offer);

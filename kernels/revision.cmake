@@ -1,29 +1,12 @@
-# The kernel revision: results of two builds are compared only when it is equal. It is a hash of the code of
-# every C, header and HIP file below kernels/: comments, white space, #include lines, file names and folders
-# do not count. Messages in string literals do. Configure makes it again when a file changes or a new one
-# appears.
+# The kernel revision. Results of two builds are compared only if both have the same revision. It is a hash of
+# the code of every C, header and HIP file below kernels/. Comments, white space, #include lines, file names
+# and folders do not count; messages in string literals do. CMake computes it again when a file changes or a
+# new file appears.
 file(GLOB_RECURSE mf_kernel_files CONFIGURE_DEPENDS
     ${CMAKE_CURRENT_SOURCE_DIR}/*.c ${CMAKE_CURRENT_SOURCE_DIR}/*.h ${CMAKE_CURRENT_SOURCE_DIR}/*.hip)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${mf_kernel_files})
 
-# Sets ret to a hash of FILE's code. gcc lexes the file without expanding it, which drops comments; another
-# compiler keeps them, so its builds (fuzzers) have revisions of their own.
-function(mf_hash_code file ret)
-    if(CMAKE_C_COMPILER_ID STREQUAL GNU)
-        execute_process(COMMAND ${CMAKE_C_COMPILER} -E -P -fpreprocessed -dD -w -x c ${file}
-            OUTPUT_VARIABLE code RESULT_VARIABLE failed)
-        if(failed)
-            message(FATAL_ERROR "${file}: the compiler cannot lex it, so there is no kernel revision")
-        endif()
-    else()
-        file(READ ${file} code)
-    endif()
-    string(REGEX REPLACE "# *include[^\n]*" "" code "${code}")
-    string(REGEX REPLACE "[ \t\r\n]+" "" code "${code}")
-    string(SHA256 hash "${code}")
-    set(${ret} ${hash} PARENT_SCOPE)
-endfunction()
-
+include(MfHashCode)
 set(mf_kernel_hashes "")
 foreach(file IN LISTS mf_kernel_files)
     mf_hash_code(${file} hash)

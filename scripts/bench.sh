@@ -1,14 +1,14 @@
 #!/bin/bash
 # Builds and runs the benchmarks. Standard output has one figure per line: name value unit.
-# Names a benchmark that is missing or fails on standard error; the exit status is then 1.
+# Prints the name of each benchmark that is missing or fails on standard error; the exit status is then 1.
 #
 #   scripts/bench.sh [NAME…]     default: commit crashers aa move farm compare libfmoe
 #
-# By name only:
-#   kernels     kernels without a farm around them
-#   catalogue   every untuned table of AITER through a large simulated farm
-#   workers     the same with 1,024 workers
-#   chain       PyTorch's operators for bench_moves, on a GPU
+# These run only if named:
+#   kernels     kernels without a farm
+#   catalogue   every untuned table of AITER in a large simulated farm
+#   workers     catalogue with 1,024 workers
+#   chain       PyTorch's operators, to compare with bench_moves; on a GPU
 set -euo pipefail
 cd "$(dirname "$0")/.."
 names=("$@")

@@ -1,25 +1,27 @@
 #!/bin/bash
 # Tunes the shapes of examples/h200.csv on one GPU, through a coordinator and a worker on loopback. Prints a
-# table: token count, floor (bytes over read bandwidth or FLOPs over peak, as the worker measured them on this
-# device), the winner's end-to-end time, the time of its GEMMs, its name. Then prints the share of wall time
-# spent timing and verifying.
+# table: token count, floor, the winner's end-to-end time, the time of its GEMMs, its name. The floor is the
+# larger of bytes over read bandwidth and FLOPs over peak, as the worker measured them on this device. Then
+# prints the share of wall time spent timing and verifying.
 #
-# The state folder keeps everything: the same command continues where the last one stopped, or prints the
-# table again. Exit status: 0 all shapes are tuned; 75 tasks are left, run it again; 1 something failed. Needs
-# bash, coreutils and moefarmd, moefarm-worker, moefarm, moefarm-compile and moefarm-hip-*.so, from a build or
-# in one folder (--bin), with their shared libraries in that folder or in lib beside it.
+# The state folder keeps all results, so the same command continues where the last one stopped, or prints the
+# table again. Exit status: 0: all shapes are tuned; 75: tasks are left, run the command again; 1: a step
+# failed. Needs bash, coreutils, and the programs moefarmd, moefarm-worker, moefarm, moefarm-compile and
+# moefarm-hip-*.so. These are in a build, or in one folder (--bin) with their shared libraries in the same
+# folder or in lib next to it.
 #
 #   scripts/bench_gpu.sh [--device NAME] [--shape NAME[:T]]… [--shapes FILE] [--state DIR] [--bin DIR]
 #                        [--minutes M] [-- OPTION…]
 #
-#   --device   device, spelled as for moefarm-worker (default: hip:nvidia:0; hip:amd:0, cpu:0)
-#   --shape    a layer of the file, or one token count of it; may be repeated: qwen3-30b, mixtral,
-#              deepseek-v3, qwen3-235b; of another file h<model_dim>-i<inter_dim>-e<expert>-k<topk>
-#   --shapes   untuned_fmoe.csv to tune, columns in its order (default: examples/h200.csv)
+#   --device   device, as named by moefarm-worker --list-devices (default: hip:nvidia:0)
+#   --shape    layer of the file, or one token count of a layer; may be repeated. Layers of the default file:
+#              qwen3-30b, mixtral, deepseek-v3, qwen3-235b. A layer of another file is named
+#              h<model_dim>-i<inter_dim>-e<expert>-k<topk>
+#   --shapes   table to tune, with the columns of untuned_fmoe.csv in order (default: examples/h200.csv)
 #   --state    folder that keeps the state (default: build/bench-gpu)
 #   --bin      folder of the programs (default: build/dev)
-#   --minutes  time limit, the table included (default: 7.5; whole or with one decimal)
-#   --         the rest goes to moefarm-worker: --families tile,move
+#   --minutes  time limit including the table, a number with at most one decimal (default: 7.5)
+#   --         options after it go to moefarm-worker, such as --families two_stage,move
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 device=hip:nvidia:0
@@ -170,7 +172,7 @@ export MOEFARM_URL=http://127.0.0.1:$http
 pids+=($!)
 worker=$!
 
-# The idempotency key makes a second submission of the same rows the same batch.
+# With the idempotency key, a second submission of the same rows returns the first batch.
 batches=()
 for name in "${order[@]}"; do
     printf '%s\n%s' "$header" "${rows[$name]}" >"$state/$name.csv"

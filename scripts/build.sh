@@ -1,5 +1,5 @@
 #!/bin/bash
-# Configures and builds a preset into build/PRESET; prints errors only.
+# Configures a preset and builds it in build/PRESET. Prints errors only.
 #
 #   scripts/build.sh PRESET [target…]
 set -euo pipefail

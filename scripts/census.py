@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Counts what a reader of the sources meets. Prints one "name value" per line.
+"""Measures size and structure of the sources. Prints one "name value" per line.
 
 usage: scripts/census.py
 
@@ -24,7 +24,7 @@ def tracked() -> list[str]:
 
 
 def function_lengths(text: str) -> list[int]:
-    """Lines of each function body: from a brace alone in column 1 to the closing one."""
+    """Lines of each function body: from a line with only "{" to the next line with only "}"."""
     lengths, start = [], None
     for number, line in enumerate(text.split("\n")):
         if line == "{":
@@ -67,7 +67,7 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 def includes(files: list[str]) -> dict[str, set[str]]:
-    """Modules and the modules they include. A .c, its .h and its _private or _internal header are one."""
+    """Maps modules to the modules they include. A .c file, its .h and its _private header are one module."""
     def module(path: str) -> str:
         return re.sub(r"(_private|_internal)?\.[a-z.]+$", "", path)
 
@@ -81,7 +81,7 @@ def includes(files: list[str]) -> dict[str, set[str]]:
 
 
 def repeated(files: list[str]) -> int:
-    """Places where a block of lines begins that another place has too; a longer block counts once."""
+    """Number of blocks of lines that occur at more than one place. A longer block counts once."""
     seen: dict[tuple[str, ...], tuple[str, int]] = {}
     count = 0
     for f in files:

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Checks the rules of CONTRIBUTING.md that a machine can check. Prints each violation with file and line; exit
-# status 1 if there is any. Exit status 77 (skipped) if all else passes and clang-format 14 is missing.
+# Checks the rules of CONTRIBUTING.md that a program can check. Prints each violation with file and line. Exit
+# status: 1 if there is a violation; 77 (skipped) if there is none but clang-format 14 is missing.
 #
 #   scripts/check_style.sh          check
 #   scripts/check_style.sh --fix    format the C sources in place
@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 COLUMNS_MAX=110
 SUBJECT_MAX=72
 LINES_MAX=900
-# The rule for commit subjects holds for commits after this one.
+# The rule for commit subjects applies to commits after this commit.
 SUBJECTS_SINCE=966a053ba800c53c270178d4a62b71e1c1682ec4
 
 mapfile -t sources < <(find common cli fmoe kernels measure server tests worker -name '*.[ch]' -type f | sort)
@@ -81,7 +81,7 @@ check_layout() {
         fi
     done < <(wc -l "${sources[@]}")
     for header in $(printf '%s\n' "${sources[@]}" | grep '\.h$' | grep -v '\.inc\.h$'); do
-        [ "$header" != fmoe/fmoe.h ] || continue # for any compiler: an include guard
+        [ "$header" != fmoe/fmoe.h ] || continue # has an include guard, because any compiler may include it
         grep -q '^#pragma once' "$header" || report "a header begins with #pragma once" "$header"
     done
 }

@@ -65,7 +65,7 @@ echo "status page: $MOEFARM_URL/"
 
 print_step "submit $shapes and wait for the batch"
 started=$SECONDS
-# fewer finalists than the default, no check under other routings: three minutes on two cores
+# Few finalists and no regret races, so that the demo takes three minutes on two cores
 receipt=$($moefarm submit "$shapes" --name demo --topk 4 --regret none)
 echo "$receipt"
 batch=$(sed -n 's/^batch \([0-9]*\):.*/\1/p' <<<"$receipt")
@@ -77,14 +77,14 @@ $moefarm rank --batch "$batch" --shape "$shape" --top 3
 
 print_step "why did the oneDNN kernels not win, for an fp8 shape?"
 fp8=$(grep -m1 per_Token "$shapes" || echo "$shape")
-$moefarm why --batch "$batch" "$fp8" lib | head -n 6
+$moefarm why --batch "$batch" "$fp8" onednn | head -n 6
 
 print_step "export the table for the production operator: $table"
 $moefarm export --batch "$batch" -o "$table"
 echo "$(($(wc -l <"$table") - 1)) rows"
 
 print_step "run the table with the production operator and check its times"
-# Tolerates twice the tuned time, since the machine may be busy. A wrong result always fails.
+# Accepts up to twice the tuned time, because the machine may be busy. A wrong result always fails.
 $moefarm run-config "$table" --rounds 7 --slack 2
 
 print_step "done in $((SECONDS - started)) s after the build; the table is $table"

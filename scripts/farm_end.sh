@@ -1,9 +1,10 @@
 # shellcheck shell=bash
-# Stops the processes of a farm when a script ends. scripts/demo.sh and scripts/bench_gpu.sh source it, add
-# each process to pids and call end_with. Needs bash and coreutils.
+# Stops the processes of a farm when a script ends. scripts/demo.sh and scripts/bench_gpu.sh source this file,
+# add the pid of each process to pids and call end_with. Needs bash and coreutils.
 pids=()
 
-# stop_all TENTHS: sends SIGTERM to all, and SIGKILL to those that still run TENTHS tenths of a second later.
+# stop_all TENTHS: sends SIGTERM to all processes in pids, waits for each at most TENTHS tenths of a second,
+# and sends SIGKILL to a process that still runs.
 stop_all() {
     local tenths=$1 pid i
     for pid in "${pids[@]}"; do
@@ -30,8 +31,8 @@ tail_logs() {
     done
 }
 
-# end_with FUNCTION: calls it once with the exit status when the script ends, also by a signal. Signals cannot
-# interrupt it.
+# end_with FUNCTION: calls FUNCTION once with the exit status when the script ends, even if a signal ends it.
+# Signals cannot interrupt FUNCTION.
 end_with() {
     # shellcheck disable=SC2064
     trap "end_once $1" EXIT

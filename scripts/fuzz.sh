@@ -1,9 +1,11 @@
 #!/bin/bash
-# Builds the fuzzers with clang and sanitizers, runs one per core from the saved inputs, and prints the share
-# of each parser's lines that the saved inputs cover. Less than 90 % is a failure. New inputs stay in
-# build/fuzz/inputs. An input that crashes a parser is named and kept there; add it to tests/fuzz.
+# Builds the fuzzers with clang and sanitizers and runs them, one per core, starting from the saved inputs.
+# Then prints the share of each parser's lines that the saved inputs cover. A share below 90 % is a failure.
+# New inputs are stored in build/fuzz/inputs. An input that crashes a parser is named and stored there, too;
+# add it to tests/fuzz.
 #
-#   scripts/fuzz.sh [SECONDS [NAME…]]     default: 30 s each, all fuzzers (wire shape csv …); 0: coverage only
+#   scripts/fuzz.sh [SECONDS [NAME…]]     SECONDS: time per fuzzer (default: 30); 0: measure coverage only
+#                                         NAME: wire, shape, csv, … (default: all fuzzers)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 LEAST=90
@@ -22,7 +24,7 @@ scripts/build.sh fuzz "${names[@]/#/fuzz_}" >&2
 inputs=build/fuzz/inputs
 mkdir -p "$inputs"
 
-# Starts from the saved inputs and those found by earlier runs.
+# Runs a fuzzer, starting from the saved inputs and the inputs found by earlier runs.
 fuzz() {
     local name=$1 log=$inputs/$1.log
     mkdir -p "$inputs/$name"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Builds the Debian packages moefarm-server, moefarm-worker, moefarm-cli and libfmoe-dev, with the
-# dependencies that dpkg-shlibdeps finds, and lists them.
+# Builds the Debian packages moefarm-server, moefarm-worker, moefarm-cli and libfmoe-dev, and lists them.
+# dpkg-shlibdeps finds their dependencies.
 #
 #   scripts/package.sh [FOLDER]     default: build/packages
 set -euo pipefail

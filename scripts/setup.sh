@@ -1,6 +1,6 @@
 #!/bin/bash
-# Installs the Debian packages that are missing and prints why each is needed. Never installs a GPU driver. A
-# test that lacks a program is skipped with the reason.
+# Installs the missing Debian packages and prints why each package is needed. Never installs a GPU driver.
+# Tests whose programs are missing are skipped, with the reason.
 #
 #   scripts/setup.sh                        building and testing
 #   scripts/setup.sh --with-browser         also Chromium, Node, promtool and clang-format

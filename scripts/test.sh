@@ -1,6 +1,6 @@
 #!/bin/bash
-# Installs what is missing, configures and builds a preset, runs its tests. The last lines list each skipped
-# test with the reason.
+# Installs missing packages, configures and builds a preset, and runs its tests. The last lines list each
+# skipped test with the reason.
 #
 #   scripts/test.sh PRESET [TEST_PRESET [ctest options…]]
 set -euo pipefail

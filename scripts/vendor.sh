@@ -1,7 +1,6 @@
 #!/bin/bash
-# Fetches the page's charting library, whose files are kept in server/page/vendor with their hashes. To change
-# the version, edit the package below, run the script, and copy the integrity it prints once you trust the
-# package.
+# Fetches the status page's charting library into server/page/vendor, with hashes. To change the version, edit
+# the package below, run the script, and copy the integrity that it prints if you trust the package.
 #
 #   scripts/vendor.sh            fetch the package with npm, compare its integrity, replace the files
 #   scripts/vendor.sh --check    compare the files with SHA256SUMS; needs no network

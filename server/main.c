@@ -32,7 +32,7 @@ static const struct mf_setup_options defaults = {
     .race_s = 0.4,
 };
 
-/* 0; 1: help or the version was printed; -EINVAL: the error was printed. */
+/* Returns 0, 1 after printing help or the version, or -EINVAL after printing the error. */
 static int read_options(int argc, char **argv, struct mf_setup_options *o)
 {
     int rest = argc;
@@ -77,7 +77,8 @@ static int read_options(int argc, char **argv, struct mf_setup_options *o)
     };
     /* clang-format on */
     int r = mf_opts_parse("moefarmd [options]", opts, MF_ARRAY_LEN(opts), argc, argv, &rest);
-    if (r == 0 && rest < argc) { /* "tokens" without its dashes would start a farm without tokens */
+    /* an ignored "tokens" without dashes would start a farm that requires no tokens */
+    if (r == 0 && rest < argc) {
         (void)fprintf(stderr, "moefarmd: unexpected argument '%s'; options begin with --\n", argv[rest]);
         return -EINVAL;
     }
@@ -97,8 +98,8 @@ static int set_log_level(const char *text)
     return log_err(-EINVAL, "--log-level %s: give error, warning, info or debug", text);
 }
 
-/* The order matters: addresses and TLS are checked before anything is written; signals are blocked before the
- * first thread starts. */
+/* The order matters: addresses and TLS are checked before anything is written, and signals are blocked before
+ * the first thread starts. */
 static int start(struct mf_setup *s, const struct mf_setup_options *o)
 {
     int r = mf_setup_addresses(s, o);

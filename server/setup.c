@@ -19,10 +19,11 @@
 #include <unistd.h>
 #include <zmq.h>
 
-#define HTTP_WAIT_MS 2000 /* for responses in progress when it stops */
+#define HTTP_WAIT_MS 2000 /* time for responses in progress when moefarmd stops */
 #define PEM_MAX      (256 << 10)
 
-/* Logs a failure whose reason is a sentence already; the text of the errno would repeat or contradict it. */
+/* Logs a failure whose reason is a complete sentence. Leaves out the text of the errno, which would repeat or
+ * contradict the reason. */
 static int log_reason(int r, const char *what, const char *reason)
 {
     if (!*reason)
@@ -33,7 +34,7 @@ static int log_reason(int r, const char *what, const char *reason)
 
 /* ---- addresses ---- */
 
-/* "127.0.0.1:8080" or "[::1]:8080". */
+/* Splits an address and port: "127.0.0.1:8080" or "[::1]:8080". */
 static int split_address(const char *text, char address[MF_SETUP_ADDRESS_MAX], int *ret_port)
 {
     const char *colon = strrchr(text, ':');

@@ -1,4 +1,4 @@
-/* Steps of starting and stopping moefarmd: its state folder, addresses, keys, TLS files and threads.
+/* Starts and stops the parts of moefarmd: its state folder, addresses, keys, TLS files and threads.
  *
  * Each step logs its own failure (what failed, the value, what to do) and returns 0 or -errno. */
 #pragma once
@@ -12,7 +12,7 @@
 #define MF_SETUP_ENDPOINT_MAX 300
 #define MF_SETUP_PATH_MAX     4096
 
-/* The command line. Texts are "" if not given. */
+/* Options of the command line. Texts are "" if not given. */
 struct mf_setup_options {
     const char *state, *backup, *http, *hub, *port_file, *log_level, *tls_certificate, *tls_key;
     int64_t beat_ms, readers, attempts, http_rate, tune_misses_s;
@@ -20,16 +20,17 @@ struct mf_setup_options {
     bool keys, tokens, plain_http;
 };
 
-/* Everything that mf_setup_stop ends, whatever was started. */
+/* Everything that the steps of a start have created. mf_setup_stop releases it, even if only some of the
+ * steps succeeded. */
 struct mf_setup {
     int lock_fd, signal_fd; /* -1: none */
     char database[MF_SETUP_PATH_MAX];
     char http_address[MF_SETUP_ADDRESS_MAX];
-    int http_port;                            /* as asked for; 0: any */
-    char hub_endpoint[MF_SETUP_ENDPOINT_MAX]; /* ZeroMQ endpoint, as asked for */
+    int http_port;                            /* requested port; 0: any free port */
+    char hub_endpoint[MF_SETUP_ENDPOINT_MAX]; /* requested ZeroMQ endpoint */
     bool needs_tokens;                        /* the API requires access tokens */
     bool needs_keys;                          /* workers need an enrolled key */
-    struct mf_key_pair keys;                  /* of the hub, if needs_keys */
+    struct mf_key_pair keys;                  /* key pair of the hub, if needs_keys */
     char *tls_certificate, *tls_key;          /* PEM texts; NULL: plain HTTP */
     struct mf_notify notify;                  /* systemd */
     void *zmq;
@@ -43,25 +44,28 @@ struct mf_setup {
         .lock_fd = -1, .signal_fd = -1, .notify = {.fd = -1 } \
     }
 
-/* Reads both addresses. Beyond loopback, tokens, keys and TLS (or --plain-http) are required: a peer that
- * reaches an open port could run code on the workers. */
+/* Reads both addresses. Beyond loopback, tokens, keys and TLS (or --plain-http) are required, because a peer
+ * that reaches an open port could run code on the workers. */
 int mf_setup_addresses(struct mf_setup *s, const struct mf_setup_options *o);
 int mf_setup_tls(struct mf_setup *s, const struct mf_setup_options *o);
 /* Connects to the service manager, if NOTIFY_SOCKET names one. */
 int mf_setup_notify(struct mf_setup *s);
-/* Makes the state folder if needed and locks it: one moefarmd per folder. The lock ends with the process. */
+/* Creates the state folder if it is missing, and locks it, because only one moefarmd may use a folder. The
+ * lock ends with the process. */
 int mf_setup_state(struct mf_setup *s, const struct mf_setup_options *o);
-/* The hub's key pair <state>/hub.key, made at the first start. Enrolled workers remember its public key. */
+/* Reads the hub's key pair from <state>/hub.key, or creates it at the first start. Enrolled workers remember
+ * the public key. */
 int mf_setup_hub_keys(struct mf_setup *s, const struct mf_setup_options *o);
-/* Routes SIGTERM and SIGINT to signal_fd. Call before any thread starts: threads inherit the signal mask. */
+/* Routes SIGTERM and SIGINT to signal_fd. Call before any thread starts, because threads inherit the signal
+ * mask. */
 int mf_setup_signals(struct mf_setup *s);
 int mf_setup_farm(struct mf_setup *s, const struct mf_setup_options *o);
 int mf_setup_readers(struct mf_setup *s, const struct mf_setup_options *o);
 int mf_setup_http(struct mf_setup *s, const struct mf_setup_options *o);
-/* Writes the bound ports to --port-file, if given: lines http=PORT and hub=PORT, by rename. */
+/* If --port-file is given, writes the lines http=PORT and hub=PORT to that file and renames it into place. */
 int mf_setup_port_file(struct mf_setup *s, const struct mf_setup_options *o);
 
 void mf_setup_stop(struct mf_setup *s);
 
-/* moefarmd --backup FILE: copies the database of the state folder while another moefarmd may be using it. */
+/* Runs moefarmd --backup FILE: copies the database of the state folder, which may be in use. */
 int mf_setup_backup(const struct mf_setup_options *o);

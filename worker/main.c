@@ -1,5 +1,5 @@
-/* moefarm-worker: serves one device, or several simulated ones, to a farm. It starts its runners as the same
- * program with --runner-child. */
+/* moefarm-worker: serves one device, or several simulated devices, to a farm. Its runners are the same
+ * program, started with --runner-child. */
 #include <errno.h>
 #include <limits.h>
 #include <signal.h>
@@ -33,7 +33,7 @@
 
 #define SIM_WORKERS_MAX  256
 #define ARGUMENTS_MAX    (2 * MF_RUNNER_FOREIGN_MAX + 2 * MF_RUNNER_FAMILY_SO_MAX + 20)
-#define RESERVE_MAX      4 /* with more agents in the process, none keeps a reserve runner */
+#define RESERVE_MAX      4 /* if the process has more agents than this, no agent keeps a reserve runner */
 #define DEFAULT_KEEP_GIB 8
 
 struct settings {
@@ -43,7 +43,7 @@ struct settings {
     int n_foreign, n_family_so;
     int64_t sim_workers, keep_mib, memory_mib, parent;
     struct mf_compile_only compile;
-    const char *scratch; /* folder of the runner, with --runner-child */
+    const char *scratch; /* scratch folder of this runner, with --runner-child */
     bool list_devices, compile_only, runner_child, no_sandbox;
 };
 
@@ -57,7 +57,7 @@ struct instance {
     const char *argv[ARGUMENTS_MAX];
 };
 
-/* Collects all values of a repeatable option, in order; mf_opts_parse keeps only the last. */
+/* Collects all values of a repeatable option, in order; mf_opts_parse keeps only the last value. */
 static int collect(const char *option, const char **values, int max, int *n, int argc, char **argv)
 {
     size_t len = strlen(option);
@@ -87,7 +87,7 @@ static int parse(struct settings *s, int argc, char **argv)
         {"coordinator", MF_OPT_TEXT, &s->coordinator, "ENDPOINT",
          "address of moefarmd for workers (moefarmd --hub)", 0, 0},
         {"enrol", MF_OPT_TEXT, &s->enrol, "FILE",
-         "enrolment token, if the coordinator requires keys; used once: the key is kept next to the spool",
+         "file with an enrolment token, if the coordinator requires keys and the worker has no key yet",
          0, 0},
         {"device", MF_OPT_TEXT, &s->device, "NAME",
          "cpu:0, hip:nvidia:<ordinal>, hip:amd:<ordinal> or sim:<class>:<ordinal>[:<spec file>]", 0, 0},
@@ -95,7 +95,7 @@ static int parse(struct settings *s, int argc, char **argv)
          "name of the worker, unique in the farm (default: host and device)", 0, 0},
         {"spool", MF_OPT_TEXT, &s->spool, "DIR", "folder for results that are not acknowledged yet", 0, 0},
         {"lock-dir", MF_OPT_TEXT, &s->lock_folder, "DIR",
-         "folder for the device lock; /tmp if /run/lock is not writable", 0, 0},
+         "folder for the device lock (default: /run/lock, or /tmp if /run/lock is not writable)", 0, 0},
         {"families", MF_OPT_TEXT, &s->families, "LIST",
          "kernel families to offer, comma-separated (default: all)", 0, 0},
         {"runner", MF_OPT_TEXT, &s->runner, "COMMAND", "command of a foreign runner (repeatable)", 0, 0},
@@ -104,15 +104,15 @@ static int parse(struct settings *s, int argc, char **argv)
         {"asm-dir", MF_OPT_TEXT, &s->asm_folder, "DIR",
          "folder of prebuilt kernels and manifests, one subfolder per architecture", 0, 0},
         {"sim-workers", MF_OPT_INT, &s->sim_workers, "N",
-         "number of simulated workers in this process: NAME-0, ...", 1, SIM_WORKERS_MAX},
+         "number of simulated workers in this process, named NAME-0, NAME-1, ...", 1, SIM_WORKERS_MAX},
         {"keep", MF_OPT_INT, &s->keep_mib, "MIB",
-         "memory for weights and references kept for new runners, in MiB", 0, 1 << 30},
+         "memory for weights and references that new runners reuse, in MiB", 0, 1 << 30},
         {"memory", MF_OPT_INT, &s->memory_mib, "MIB",
          "address space limit of a runner, in MiB; 0: no limit", 0, 1 << 30},
         {"no-sandbox", MF_OPT_BOOL, &s->no_sandbox, NULL,
          "run runners without a sandbox, for drivers that fail under the limits of SECURITY.md", 0, 0},
         {"list-devices", MF_OPT_BOOL, &s->list_devices, NULL,
-         "list the devices of this machine, with the reason if one cannot be used, and exit", 0, 0},
+         "list the devices of this machine, with a reason for each unusable device, and exit", 0, 0},
         {"compile-only", MF_OPT_BOOL, &s->compile_only, NULL,
          "fill the code object cache ($MOEFARM_CODE_CACHE) for --arch and --shapes and exit; needs no GPU",
          0, 0},
@@ -214,7 +214,8 @@ static int block_signals(void)
     return fd < 0 ? -errno : fd;
 }
 
-/* Sets name and device. With --sim-workers they are NAME-i and the ordinal of --device plus i. */
+/* Sets name and device. With --sim-workers, the name is NAME-i and the ordinal is the ordinal of --device
+ * plus i. */
 static int set_name_and_device(const struct settings *s, struct instance *instance, int i)
 {
     if (s->sim_workers == 1) {
@@ -232,7 +233,7 @@ static int set_name_and_device(const struct settings *s, struct instance *instan
     return 0;
 }
 
-/* Reads the identity of a GPU. If that fails the worker starts anyway: its runner reports the error. */
+/* Reads the identity of a GPU. On failure the worker starts anyway, because its runner reports the error. */
 static void set_identity(const struct settings *s, struct instance *instance)
 {
     char why[256];
@@ -242,7 +243,8 @@ static void set_identity(const struct settings *s, struct instance *instance)
         log_warn("%s: cannot read the device identity, locking by name: %s", s->device, why);
 }
 
-/* Warns if the code cache is not writable. The worker runs anyway, but later workers must compile again. */
+/* Warns if the code cache is not writable. The worker then runs with another cache, but later workers must
+ * compile again. */
 static void check_code_cache(const struct settings *s)
 {
     char folder[PATH_MAX];
@@ -256,7 +258,8 @@ static void check_code_cache(const struct settings *s)
                  folder, strerror(-r));
 }
 
-/* Creates the scratch folder that runners may write to, next to the spool, and empties it. */
+/* Creates the scratch folder that runners may write to, next to the spool. If the folder exists, empties it.
+ */
 static int make_scratch(const struct settings *s, struct instance *instance)
 {
     if (strncmp(s->device, "sim:", 4) == 0)
@@ -266,7 +269,7 @@ static int make_scratch(const struct settings *s, struct instance *instance)
     return r < 0 ? log_err(r, "cannot create the scratch folder %s", instance->scratch) : 0;
 }
 
-/* 1: keys found; 0: connect without keys. */
+/* Finds or creates the worker's keys. Returns 1 if there are keys, 0 to connect without keys. */
 static int find_keys(const struct settings *s, void *zmq, struct instance *instance)
 {
     char why[512] = "";
@@ -283,7 +286,7 @@ static int find_keys(const struct settings *s, void *zmq, struct instance *insta
 
 static int start_agents(const struct settings *s, void *zmq, struct instance *instances)
 {
-    set_identity(s, &instances[0]); /* forks, so it must run before threads start */
+    set_identity(s, &instances[0]); /* set_identity forks, so call it before threads start */
     check_code_cache(s);
     if (s->sim_workers > 1 && s->enrol[0]) {
         log_warn("--enrol: a token enrols one worker; start %lld workers, or omit --sim-workers",
@@ -337,7 +340,8 @@ static int timeout_of(const struct instance *instances, int n, const struct mf_n
     return due == INT64_MAX ? -1 : (int)MF_MIN(MF_MAX(due - now, 0), 60000);
 }
 
-/* Fills items with the signalfd and those of all agents that have not ended. Returns their number. */
+/* Fills items with the signalfd and the poll items of all agents that have not ended. Returns their number.
+ */
 static int gather_items(const struct instance *instances, int n, int signals, zmq_pollitem_t *items)
 {
     int n_items = 0, code;
@@ -431,7 +435,7 @@ static bool parse_level(const char *text, enum mf_log_level *ret)
     return false;
 }
 
-/* Maximum length of --name: with several workers "NAME-255" must fit. */
+/* Returns the maximum length of --name. With several workers, "NAME-255" must fit. */
 static size_t name_max_len(const struct settings *s)
 {
     return MF_WORKER_NAME_MAX - 1 - (s->sim_workers > 1 ? strlen("-255") : 0);
@@ -475,7 +479,7 @@ int main(int argc, char **argv)
     if (s.runner_child)
         return run_child(&s);
     if (s.list_devices) {
-        struct instance instance = {.device = ""}; /* no scratch folder: listing writes nothing */
+        struct instance instance = {.device = ""}; /* has no scratch folder, because listing writes nothing */
         make_argv(&s, &instance);
         return mf_list_devices(instance.argv, instance.device, sizeof(instance.device));
     }

@@ -20,11 +20,11 @@ struct compare {
     int64_t seed;
     bool is_aa;
     struct mf_compare_plan plan;
-    struct mf_shape_pattern pattern; /* valid if shape is set */
+    struct mf_shape_pattern pattern; /* valid only if `shape` is set */
     struct mf_bench bench;
     struct mf_bench_rows tables[MF_SIDES]; /* with --aa, both are read from one file */
     struct mf_compare_sum sum;
-    cJSON *rows; /* NULL: print text */
+    cJSON *rows; /* NULL: print text instead of JSON */
 };
 
 /* Parses --min-effect: "3%" or "0.03". */
@@ -189,7 +189,7 @@ int mf_cmd_compare(struct mf_cli *cli, const struct mf_command *self, int argc, 
          .type = MF_OPT_INT,
          .value = &c.plan.rounds,
          .argument = "N",
-         .help = "rounds before the first look, with one sample of each side; doubled while AMBIGUOUS",
+         .help = "rounds before the first look, one sample per side in each; doubled while AMBIGUOUS",
          .min = 1,
          .max = ROUNDS_MAX},
         {.name = "max-rounds",
@@ -203,7 +203,7 @@ int mf_cmd_compare(struct mf_cli *cli, const struct mf_command *self, int argc, 
          .type = MF_OPT_DOUBLE,
          .value = &c.plan.seconds,
          .argument = "S",
-         .help = "time limit per row in seconds; no round starts after it"},
+         .help = "time limit per row in seconds; checked at each look"},
         {.name = "order-seed",
          .type = MF_OPT_INT,
          .value = &c.seed,

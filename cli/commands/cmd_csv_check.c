@@ -30,7 +30,7 @@ struct options {
 /* The repairs of --fix, in file order. */
 struct fixes {
     const char *file; /* the file being repaired */
-    cJSON *json;      /* NULL: print each repair at once */
+    cJSON *json;      /* NULL: print each repair at once as text */
     size_t n;
     bool quiet;
 };
@@ -39,7 +39,7 @@ struct fixes {
 struct findings {
     const struct mf_csv_files *files;
     bool selected[MF_PROBLEM_N_];
-    size_t n[MF_PROBLEM_N_][2]; /* by code and severity */
+    size_t n[MF_PROBLEM_N_][2]; /* number of findings by code and severity */
     size_t n_all[2];
     size_t n_rows, n_unlisted;
 };
@@ -151,7 +151,7 @@ static int fix_table(struct mf_table *t, void *data, char why[MF_REASON_MAX])
     return r < 0 ? r : n == 0;
 }
 
-/* Runs before the check, which then reports only the remaining findings. */
+/* Repairs the files. Called before the check, so that the check reports only the remaining findings. */
 static int fix_files(const struct options *o, char *const *paths, size_t n, struct fixes *f)
 {
     for (size_t i = 0; i < n; i++) {
@@ -330,7 +330,8 @@ int mf_cmd_csv_check(struct mf_cli *cli, const struct mf_command *self, int argc
         {.name = "fix",
          .type = MF_OPT_BOOL,
          .value = &o.fix,
-         .help = "before the check, repair what needs no decision and loses no row; rewrites the files"},
+         .help =
+             "before the check, repair findings that need no decision and lose no row; rewrites the files"},
         {.name = "lock-ms",
          .type = MF_OPT_INT,
          .value = &o.lock_ms,

@@ -65,7 +65,7 @@ static int apply_set(const char *text, struct mf_shape *layer)
 
 /* ---- the tables ---- */
 
-/* Finds the device class: that of --class, or else the only class in the tables. */
+/* Finds the device class. This is the class of --class, or else the only class in the tables. */
 static int find_class(const struct options *o, const struct mf_csv_files *files, struct mf_device_class *ret)
 {
     _cleanup_(mf_buf_release) struct mf_buf list;
@@ -99,8 +99,8 @@ static int find_class(const struct options *o, const struct mf_csv_files *files,
     return 0;
 }
 
-/* Finds the look-up rules: those of --consumer, or else libfmoe's if a row has a pipeline or there is no
- * table, else AITER's. */
+/* Finds the look-up rules. These are the rules of --consumer; or else libfmoe's rules if a row has a pipeline
+ * or there is no table; or else AITER's rules. */
 static int find_rules(const struct options *o, const struct mf_csv_files *files, enum mf_lookup *ret)
 {
     if (o->consumer)
@@ -119,8 +119,8 @@ static int find_rules(const struct options *o, const struct mf_csv_files *files,
     return 0;
 }
 
-/* Drops untuned tables and tables of other operators with a message, since production does not read them.
- * Users can then name all files of a folder. */
+/* Drops untuned tables and tables of other operators with a message, because production does not read them.
+ * Users can therefore name all files of a folder. */
 static int drop_other_tables(struct mf_csv_files *files)
 {
     size_t n = 0, given = files->n;
@@ -143,8 +143,8 @@ static int drop_other_tables(struct mf_csv_files *files)
 
 /* ---- missing rows ---- */
 
-/* Writes the rows that would fill the holes, in the format of `moefarm submit`. Omits the upper tier: the row
- * of the lower tier serves it. */
+/* Writes the rows that would fill the holes, in the format of `moefarm submit`. Omits the row of the last
+ * tier, because the row of the tier below serves it. */
 static int write_untuned(const struct mf_coverage_report *r, const char *path)
 {
     _cleanup_(mf_table_freep) struct mf_table *t = NULL;
@@ -196,7 +196,7 @@ static int report_coverage(struct mf_cli *cli, const struct options *o, const st
         code = mf_api_print(json);
     } else {
         mf_coverage_print(r, o->top, &out);
-        /* If the rows go to standard output, another program reads them: print the report on stderr. */
+        /* If the rows go to standard output, another program reads them, so print the report on stderr. */
         (void)fwrite(out.data, 1, out.len, o->untuned && strcmp(o->untuned, "-") == 0 ? stderr : stdout);
     }
     if (code == 0 && o->untuned)

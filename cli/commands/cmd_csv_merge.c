@@ -20,12 +20,12 @@ struct options {
     int64_t lock_ms;
 };
 
-/* The files are merged in order, each into the result of the previous one. */
+/* State of the merge. The files are merged in order, each into the result of the previous merge. */
 struct merge {
     const struct options *options;
     const struct mf_merge_options *rules;
     const struct mf_csv_files *files;
-    struct mf_merge_result *results; /* one for each file */
+    struct mf_merge_result *results; /* one result per file */
     size_t n_changed;
 };
 

@@ -174,7 +174,7 @@ static int find_worker(struct mf_cli *cli, const char *word, int64_t *ret)
     return mf_cli_fail(MF_EXIT_USAGE, "unknown worker '%s'; moefarm workers lists the workers", word);
 }
 
-/* A command that POSTs an action on a numbered object. */
+/* A command that applies an action to a numbered object with a POST. */
 struct action {
     const char *object, *path_format;
     const char *done_text; /* printed after the object and its number on success */

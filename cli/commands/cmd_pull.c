@@ -1,6 +1,6 @@
-/* moefarm pull: updates a table to the approved release of a channel. Meant for cron: it sends the hash of
- * the file, so that an unchanged table is not sent again, and it never replaces a file that is not a release,
- * except with --force. */
+/* moefarm pull: updates a table to the approved release of a channel. Meant for cron. It sends the hash of
+ * the file, so that the farm does not send an unchanged table again. Without --force, it never replaces a
+ * file that is not a release. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,19 +15,19 @@
 #include "common/table/table_file.h"
 
 #define EXIT_CHANGED 10
-#define LINES_MAX    20 /* maximum lines per kind of change; the others are only counted */
+#define LINES_MAX    20 /* maximum lines per kind of change; further changes are only counted */
 
 struct pull {
     const char *channel, *file;
     bool force, exit_code, quiet;
     int64_t lock_ms;
     bool exists;                     /* the file exists */
-    char sha256[MF_SHA256_TEXT_MAX]; /* of the file's content */
-    int64_t old_release;             /* the release that the file holds; 0: none */
+    char sha256[MF_SHA256_TEXT_MAX]; /* hash of the file's content */
+    int64_t old_release;             /* release that the file contains; 0: the file is not a release */
 };
 
-/* Hashes the file. A missing file is not an error: it is created later. A FIFO or device counts as missing,
- * because reading it could block. */
+/* Hashes the file. A missing file is not an error, because the command creates it later. A FIFO or device
+ * counts as missing, because reading it could block. */
 static int hash_file(struct pull *p)
 {
     _cleanup_(mf_buf_release) struct mf_buf text;
@@ -47,7 +47,8 @@ static int hash_file(struct pull *p)
     return 0;
 }
 
-/* Fetches the channel's table. On success, the reply's status is 304 if the file already holds it. */
+/* Fetches the channel's table. On success, the reply's status is 304 if the file already contains that table.
+ */
 static int fetch(struct mf_cli *cli, const struct pull *p, struct mf_http_reply *reply)
 {
     _cleanup_(mf_table_freep) struct mf_table *table = NULL;
@@ -67,8 +68,8 @@ static int fetch(struct mf_cli *cli, const struct pull *p, struct mf_http_reply 
     return 0;
 }
 
-/* Finds the release that the file holds. Without --force, refuses a file that is not a release: it may have
- * local changes. */
+/* Finds the release that the file contains. Without --force, refuses a file that is not a release, because
+ * the file may have local changes. */
 static int find_old_release(struct mf_cli *cli, struct pull *p)
 {
     _cleanup_(cJSON_Deletep) cJSON *answer = NULL;
@@ -85,7 +86,7 @@ static int find_old_release(struct mf_cli *cli, struct pull *p)
     if (p->old_release == 0 && !p->force)
         return mf_cli_fail(
             MF_EXIT_FAILED,
-            "%s is not a release of this farm: it was edited, merged into, or comes from another source; "
+            "%s is not a release of this farm: it was edited or merged into, or comes from another source; "
             "replace it with --force",
             p->file);
     return 0;

@@ -47,8 +47,8 @@ static int show(struct mf_cli *cli)
     return mf_list_show(cli, LIST, &t);
 }
 
-/* Finds the kernel's quarantine on a class. If class is NULL, the kernel must be quarantined on one class
- * only. */
+/* Finds the kernel's quarantine on a class. If class is NULL, the kernel must be quarantined on exactly one
+ * class. */
 static int choose(const cJSON *items, int64_t kernel, const char *class, const cJSON **ret)
 {
     _cleanup_(mf_buf_release) struct mf_buf classes;

@@ -16,7 +16,7 @@
 
 /* Maxima over all printed ops. */
 struct widest {
-    double us;     /* longest time: the common scale of all bars */
+    double us;     /* longest time, which is the common scale of all bars */
     size_t covers; /* longest list of covered ops, in bytes */
 };
 

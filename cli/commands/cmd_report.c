@@ -1,9 +1,10 @@
 /* moefarm report: compares batch winners with the lower bound of their device. Prints worker time by phase.
  *
- * The lower bound ("floor") is the larger of two times: the layer's minimum memory traffic in bytes, divided
- * by the device's read bandwidth, and its FLOPs, divided by the peak rate for the format. The worker measured
- * both rates. The bytes include the weights of the experts that the race's routing selected. If the race does
- * not report them, they include as many experts as uniform routing selects on average. */
+ * The lower bound ("floor") is the larger of two times. The first is the layer's minimum memory traffic in
+ * bytes, divided by the device's read bandwidth. The second is the layer's FLOPs, divided by the peak rate
+ * for the format. The worker measured both rates. The bytes include the weights of the experts that the
+ * race's routing selected. If the race does not report the number of these experts, the average number under
+ * uniform routing is used. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -41,7 +42,8 @@ static const cJSON *device_of(const cJSON *workers, const char *class, const cha
     return found;
 }
 
-/* active: number of experts whose weights are read; 0: the average number under uniform routing. */
+/* Returns the lower bound in µs. `active` is the number of experts whose weights are read; 0: the average
+ * number under uniform routing. */
 static double floor_us(const struct mf_shape *s, const cJSON *device, int64_t active)
 {
     const cJSON *peaks = mf_json_object(device, "peak_gflops");
@@ -57,7 +59,8 @@ static double floor_us(const struct mf_shape *s, const cJSON *device, int64_t ac
     return fmax(mf_layer_min_bytes(s, active) / (reads * 1e3), mf_layer_flops(s) / (peak * 1e3));
 }
 
-/* Reads the winner's names and its GEMM time: the sum over its steps with a GEMM, each measured alone. */
+/* Reads the winner's names and its GEMM time. The GEMM time is the sum of the times of its steps with a GEMM,
+ * each measured alone. */
 static int read_winner(struct mf_cli *cli, struct line *l)
 {
     _cleanup_(cJSON_Deletep) cJSON *pipelines = NULL;

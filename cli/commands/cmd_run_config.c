@@ -1,8 +1,8 @@
 /* moefarm run-config: runs the rows of a tuned table with the production operator on this machine. With
  * --shapes, runs a list of shapes with the pipelines that production uses for shapes without a tuned row.
  *
- * Each row's pipeline runs on the data it was tuned on. It is verified by all gates of a race
- * (measure/race/entrant.h) and timed as in a race: the routing rotates over the experts, so that weights are
+ * Each row's pipeline runs on the data that the row was tuned on. It is verified by all gates of a race
+ * (measure/race/entrant.h) and timed as in a race. The routing rotates over the experts, so that weights are
  * read from HBM or DRAM and not from a cache. */
 #include <errno.h>
 #include <math.h>
@@ -39,7 +39,7 @@ struct run {
     double slack;
     struct mf_bench bench;
     struct mf_bench_rows rows;
-    double *samples; /* of one pass, in µs */
+    double *samples; /* samples of one pass, in µs */
     size_t n_bad;
     cJSON *json;
 };
@@ -124,8 +124,8 @@ static enum mf_status time_pass(struct run *run, struct mf_entrant *e, double *r
     return MF_STATUS_OK;
 }
 
-/* Disturbances make a pass slower, never faster. A row that looks slower is timed again after a pause, and
- * the lowest median of all passes decides. */
+/* Times a row. Disturbances make a pass slower, never faster. A row that looks slower is therefore timed
+ * again after a pause, and the lowest median of all passes decides. */
 static enum mf_status time_row(struct run *run, struct mf_entrant *e, struct outcome *o)
 {
     for (int pass = 0; pass < PASSES; pass++) {
@@ -183,8 +183,8 @@ static int run_row(struct run *run, const struct mf_bench_row *row, struct outco
     return 0;
 }
 
-/* Prints text row by row, JSON in table order. Rows that look slower run again after all other rows, when a
- * disturbance has usually ended, and are printed then. */
+/* Prints text as rows finish, and JSON in table order. Rows that look slower run again after all other rows,
+ * because a disturbance has usually ended by then. Their text is printed after the second run. */
 static int run_rows(struct run *run)
 {
     size_t n = run->rows.n;

@@ -8,52 +8,21 @@
 #include "cli/support/file.h"
 #include "common/base/json.h"
 #include "common/base/text.h"
+#include "common/moe/batch_options.h"
 
 #define BODY_MAX        (16u << 20) /* moefarmd's limit */
 #define COUNTS_FILE_MAX (1u << 20)
 #define PATH_MAX_BYTES  32768 /* a recorded profile is the longest option */
 
-/* A batch option of the API. Values stay text: the coordinator checks them, and its error names the option.
+#define N_FLAGS_MAX (MF_BATCH_N_OPTIONS_MAX + 1)
+
+/* A member of the submission. Values stay text: the coordinator checks them, and its error names the option.
  */
-struct option {
-    const char *name; /* in the API; the flag has '-' instead of '_' */
-    const char *argument, *help;
+struct flag {
+    const char *member; /* "name", or a batch option */
+    const char *value;  /* NULL: not given */
+    char name[24], help[MF_OPTION_HELP_MAX];
 };
-/* clang-format off */
-static const struct option options[] = {
-    {"name", "TEXT", "name of the batch (default: the file's name)"},
-    {"classes", "LIST", "device classes, as in gfx942/304,cpu-znver4/2 (default: all that have workers)"},
-    {"priority", "N", "priority from 0 to 100, higher is sooner (default: 50)"},
-    {"topk", "N", "finalists: the N cheapest pipelines, 1 to 64 (default: 8)"},
-    {"err_ratio", "X", "maximum mismatch ratio, defined as in AITER (default: 0.1)"},
-    {"time_cap_ms", "MS", "time limit of one step in ms, 100 to 600000 (default: 10000)"},
-    {"routing", "PROFILE",
-     "routing profile: uniform, balanced, zipf:1.2, hot:0.5, recorded:31.0.7, "
-     "router:sigmoid_groups+shared, or @FILE with the token count of each expert (default: uniform)"},
-    {"regret", "LIST",
-     "routing profiles under which the winner's regret is measured, or none (default: balanced,zipf:1.2)"},
-    {"no_fuse", "LIST", "ops that no step may fuse, as in gemm1+act,gemm1+gemm2"},
-    {"fuse_saves", "BYTES",
-     "minimum memory traffic that a fused step saves compared with separate kernels (default: 0)"},
-    {"warmup", "N", "untimed runs before the samples of each candidate (default: 0)"},
-    {"iters", "N", "samples for the winner's time, 5 to 4000 (default: at most 20)"},
-    {"split_k", "0|1", "0 excludes split-K steps (default: 1)"},
-    {"shape_grouped", "0|1", "1 measures all steps of a shape on one worker (default: 0)"},
-    {"search", "MODE",
-     "race, exhaustive (all gates and samples for every step) or enumerate (no measurement) (default: race)"},
-    {"consumer", "NAME",
-     "moefarm, or aiter: tunes the key that AITER's production computes for a row (default: moefarm)"},
-    {"promote", "MODE",
-     "always: the new row of a shape replaces the known row; improved: only if it wins against the known row "
-     "(default: improved with --baseline, else always)"},
-    {"min_effect", "PERCENT", "with --promote improved: minimum improvement of a new row (default: 3%)"},
-    {"layout", "MODE",
-     "common: one weight layout per layer model; free: any layout per shape; \"w1=row w2=row\": this layout "
-     "(default: common)"},
-    {"seed", "N", "seed of the data (default: 1)"},
-};
-/* clang-format on */
-#define N_OPTIONS MF_ARRAY_LEN(options)
 
 static bool is_json(const struct mf_buf *body)
 {
@@ -83,7 +52,7 @@ static int set_member(cJSON *submission, const char *name, const char *text)
     return 0;
 }
 
-static int put_in_json(struct mf_buf *body, const char *baseline, const char *const *values)
+static int put_in_json(struct mf_buf *body, const char *baseline, const struct flag *flags, size_t n)
 {
     bool json = is_json(body);
     _cleanup_(cJSON_Deletep) cJSON *submission =
@@ -98,8 +67,8 @@ static int put_in_json(struct mf_buf *body, const char *baseline, const char *co
     }
     if (!submission)
         return mf_cli_fail(MF_EXIT_USAGE, "the file starts with '{' but is not valid JSON");
-    for (size_t i = 0; i < N_OPTIONS; i++) {
-        if (values[i] && set_member(submission, options[i].name, values[i]) < 0)
+    for (size_t i = 0; i < n; i++) {
+        if (flags[i].value && set_member(submission, flags[i].member, flags[i].value) < 0)
             return mf_cli_fail(MF_EXIT_UNREACHED, "out of memory");
     }
     text = mf_json_print(submission);
@@ -218,11 +187,76 @@ static int report(struct mf_cli *cli, const char *file, const cJSON *receipt)
     return cJSON_GetArraySize(errors) > 0 ? MF_EXIT_FAILED : MF_EXIT_OK;
 }
 
+/* Fills in a flag and its row of the command line. */
+static void init_flag(struct flag *f, struct mf_opt *opt, const char *member, const char *argument)
+{
+    f->member = member;
+    mf_format(f->name, sizeof(f->name), "%s", member);
+    for (char *c = f->name; *c; c++)
+        *c = *c == '_' ? '-' : *c;
+    *opt = (struct mf_opt){
+        .name = f->name, .type = MF_OPT_TEXT, .value = &f->value, .argument = argument, .help = f->help};
+}
+
+/* The API takes a fraction, the command line a percentage. */
+static void describe_percent(struct flag *f, struct mf_opt *opt)
+{
+    opt->argument = "PERCENT";
+    mf_format(f->help, sizeof(f->help),
+              "minimum improvement of a new row with --promote improved, 0%% to below 100%% (default: %g%%)",
+              100 * mf_batch_options_default().min_effect);
+}
+
+static void describe_routing(struct flag *f)
+{
+    size_t len = strlen(f->help);
+
+    mf_format(f->help + len, sizeof(f->help) - len, "; @FILE reads the token count of each expert");
+}
+
+static void init_option(struct flag *f, struct mf_opt *opt, const struct mf_batch_option *o)
+{
+    init_flag(f, opt, o->name, o->argument);
+    mf_batch_option_help(o, f->help);
+    if (strcmp(o->name, "min_effect") == 0)
+        describe_percent(f, opt);
+    else if (strcmp(o->name, "routing") == 0)
+        describe_routing(f);
+}
+
+/* The name comes first. Returns the number of flags. */
+static size_t init_flags(struct flag flags[N_FLAGS_MAX], struct mf_opt opts[N_FLAGS_MAX])
+{
+    size_t n = 1;
+
+    init_flag(&flags[0], &opts[0], "name", "TEXT");
+    mf_format(flags[0].help, sizeof(flags[0].help), "name of the batch (default: the file's name)");
+    for (const struct mf_batch_option *o = mf_batch_option_next(NULL); o; o = mf_batch_option_next(o), n++)
+        init_option(&flags[n], &opts[n], o);
+    return n;
+}
+
+/* Converts values whose form on the command line differs from the API's. */
+static int convert_values(struct flag *flags, size_t n, struct mf_buf *counts, char fraction[32])
+{
+    int code = 0;
+
+    for (size_t i = 0; i < n && code == 0; i++) {
+        if (strcmp(flags[i].member, "routing") == 0)
+            code = read_counts(&flags[i].value, counts);
+        else if (strcmp(flags[i].member, "min_effect") == 0)
+            code = read_percent(&flags[i].value, fraction);
+    }
+    return code;
+}
+
 int mf_cmd_submit(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
-    const char *values[N_OPTIONS] = {NULL}, *key = NULL, *baseline = NULL, *file, *slash;
-    char names[N_OPTIONS][24], random_key[40], fraction[32];
-    struct mf_opt opts[N_OPTIONS + 3];
+    const char *key = NULL, *baseline = NULL, *file, *slash;
+    char random_key[40], fraction[32];
+    struct flag flags[N_FLAGS_MAX] = {0};
+    struct mf_opt opts[N_FLAGS_MAX + 3];
+    size_t n = init_flags(flags, opts);
     bool watch = false;
     _cleanup_(mf_buf_release) struct mf_buf body, path, counts, known;
     _cleanup_(cJSON_Deletep) cJSON *receipt = NULL;
@@ -233,56 +267,42 @@ int mf_cmd_submit(struct mf_cli *cli, const struct mf_command *self, int argc, c
     mf_buf_init(&path, PATH_MAX_BYTES);
     mf_buf_init(&counts, PATH_MAX_BYTES);
     mf_buf_init(&known, BODY_MAX);
-    for (size_t i = 0; i < N_OPTIONS; i++) {
-        mf_format(names[i], sizeof(names[i]), "%s", options[i].name);
-        for (char *c = names[i]; *c; c++)
-            *c = *c == '_' ? '-' : *c;
-        opts[i] = (struct mf_opt){.name = names[i],
-                                  .type = MF_OPT_TEXT,
-                                  .value = &values[i],
-                                  .argument = options[i].argument,
-                                  .help = options[i].help};
-    }
-    opts[N_OPTIONS] = (struct mf_opt){.name = "idempotency-key",
-                                      .type = MF_OPT_TEXT,
-                                      .value = &key,
-                                      .argument = "TEXT",
-                                      .help = "idempotency key; the same key creates at most one batch"};
-    opts[N_OPTIONS + 1] = (struct mf_opt){
+    opts[n] = (struct mf_opt){.name = "idempotency-key",
+                              .type = MF_OPT_TEXT,
+                              .value = &key,
+                              .argument = "TEXT",
+                              .help = "idempotency key; the same key creates at most one batch"};
+    opts[n + 1] = (struct mf_opt){
         .name = "watch", .type = MF_OPT_BOOL, .value = &watch, .help = "follow the batch until it ends"};
-    opts[N_OPTIONS + 2] = (struct mf_opt){
+    opts[n + 2] = (struct mf_opt){
         .name = "baseline",
         .type = MF_OPT_TEXT,
         .value = &baseline,
         .argument = "FILE",
         .help = "tuned table that is deployed; a new row replaces one of its rows only if it wins"};
-    r = mf_cli_parse(cli, self, opts, MF_ARRAY_LEN(opts), 1, 1, argc, argv, &rest);
+    r = mf_cli_parse(cli, self, opts, n + 3, 1, 1, argc, argv, &rest);
     if (r != 0)
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
 
     file = argv[rest];
     code = mf_file_read(file, &body);
-    for (size_t i = 0; i < N_OPTIONS && code == 0; i++) {
-        if (strcmp(options[i].name, "routing") == 0)
-            code = read_counts(&values[i], &counts);
-        else if (strcmp(options[i].name, "min_effect") == 0)
-            code = read_percent(&values[i], fraction);
-    }
+    if (code == 0)
+        code = convert_values(flags, n, &counts, fraction);
     if (code == 0 && baseline)
         code = mf_file_read(baseline, &known);
     if (code != 0)
         return code;
     slash = strrchr(file, '/');
-    if (!values[0] && strcmp(file, "-") != 0 && !is_json(&body))
-        values[0] = slash ? slash + 1 : file;
+    if (!flags[0].value && strcmp(file, "-") != 0 && !is_json(&body))
+        flags[0].value = slash ? slash + 1 : file;
     (void)mf_buf_adds(&path, "/api/v1/batches");
     if (baseline || is_json(&body)) {
-        code = put_in_json(&body, baseline ? known.data : NULL, values);
+        code = put_in_json(&body, baseline ? known.data : NULL, flags, n);
         if (code != 0)
             return code;
     } else {
-        for (size_t i = 0; i < N_OPTIONS; i++)
-            mf_http_add_query(&path, options[i].name, values[i]);
+        for (size_t i = 0; i < n; i++)
+            mf_http_add_query(&path, flags[i].member, flags[i].value);
     }
     make_key(random_key);
     q = (struct mf_http_request){.method = "POST",

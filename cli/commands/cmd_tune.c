@@ -16,7 +16,7 @@
 struct tune {
     struct mf_tune_options o;
     struct mf_tune_input in;
-    struct mf_tune_list lists[MF_TUNE_CLASSES_MAX]; /* one per device class of the input */
+    struct mf_tune_list lists[MF_TUNE_CLASSES_MAX]; /* one list per device class of the input */
     struct mf_tune_state state;
     struct mf_tune_farm *farm;
     int64_t begun_ms;
@@ -134,8 +134,8 @@ static int start_farm(struct tune *t, struct mf_cli *cli)
     return 0;
 }
 
-/* Checks that the table is a file. Runs before the table is read (reading a FIFO would not end) and before
- * the state folder is created next to it. */
+/* Checks that the table is a regular file. Called before the table is read, because reading a FIFO would not
+ * end, and before the state folder is created next to the table. */
 static int check_table(const struct tune *t)
 {
     char why[MF_REASON_MAX];
@@ -143,7 +143,7 @@ static int check_table(const struct tune *t)
     return mf_table_file_check_path(t->in.paths[0], why) < 0 ? mf_cli_fail(MF_EXIT_USAGE, "-o: %s", why) : 0;
 }
 
-/* Checks that the output files are writable before hours of tuning. */
+/* Checks that the output files are writable, before hours of tuning. */
 static int check_outputs(const struct tune *t)
 {
     char why[MF_REASON_MAX];
@@ -156,8 +156,8 @@ static int check_outputs(const struct tune *t)
     return 0;
 }
 
-/* Counts the batches that earlier runs submitted and did not finish. Their last rows may not be in the table,
- * even if no shape is left to tune. */
+/* Counts the batches that earlier runs submitted and did not finish. Even if no shape is left to tune, the
+ * last rows of these batches may be missing from the table. */
 static int count_pending(const struct tune *t, const char *farm_name, size_t *ret)
 {
     struct mf_tune_pending *list = NULL;
@@ -187,8 +187,8 @@ static int check_known(const struct tune *t)
     return 0;
 }
 
-/* Returns the file for the new rows without --update_improved, which leaves the table unchanged. Production's
- * search for tables does not find a file of that name. */
+/* Returns the file for the new rows. Used without --update_improved, when the table stays unchanged. The name
+ * is chosen so that production, which searches for tables, does not find the file. */
 static const char *candidate_file(const struct tune *t, char path[MF_TUNE_PATH_MAX + 32])
 {
     mf_format(path, MF_TUNE_PATH_MAX + 32, "%s/compare.candidate.csv", t->state.folder);
@@ -291,8 +291,8 @@ static int tune(struct tune *t, struct mf_cli *cli)
     return summarise(t, &run, code != 0 ? code : sorted);
 }
 
-/* Runs --run_config like AITER's tuner. With a table, runs its rows. Without one, runs the shapes of -i with
- * the pipelines that production uses for shapes without a tuned row. */
+/* Runs --run_config like AITER's tuner. If it names a table, runs the rows of the table. Otherwise runs the
+ * shapes of -i with the pipelines that production uses for shapes without a tuned row. */
 static int run_config(struct mf_cli *cli, const struct mf_command *self, const struct mf_tune_options *o)
 {
     char rounds[32], err_ratio[32];

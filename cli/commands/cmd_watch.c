@@ -13,10 +13,10 @@
 #include "common/base/json.h"
 #include "common/base/text.h"
 
-#define DRAW_MS    200   /* between two redraws */
+#define DRAW_MS    200   /* time between two redraws */
 #define LIST_MS    5000  /* between two reads of the lists, which correct missed events */
-#define SUMMARY_MS 10000 /* between two summaries without a terminal */
-#define WAITING_MS 200   /* tasks that wait less than this were just submitted: no message */
+#define SUMMARY_MS 10000 /* time between two summaries if stdout is not a terminal */
+#define WAITING_MS 200   /* tasks that wait less than this get no message, because they were just submitted */
 #define RETRY_MS   250   /* first pause before a reconnection; doubles up to RETRY_MAX */
 #define RETRY_MAX  2000
 #define TEXT_MAX   (4u << 20)
@@ -28,15 +28,15 @@ struct watch {
     const struct mf_watch_options *options;
     struct mf_progress progress;
     struct mf_buf text;
-    struct mf_buf waiting; /* why the batch waits, as last read */
-    int64_t waiting_ms;    /* when that text last changed */
+    struct mf_buf waiting; /* reason why the batch waits, from the last reply */
+    int64_t waiting_ms;    /* time when `waiting` last changed */
     bool waiting_printed;
     size_t drawn; /* lines on the terminal that the next redraw overwrites */
     int64_t drawn_ms, listed_ms, summed_ms;
-    int64_t summed;   /* steps in the last summary; the same number is not printed again */
+    int64_t summed;   /* number of steps in the last summary; a summary with the same number is not printed */
     int failed;       /* exit code of a failed read of the lists */
     int stopped;      /* exit code of the caller's on_tick, which ends the watch */
-    bool list_wanted; /* true after a connection: earlier events were missed */
+    bool list_wanted; /* true after each connection, because events may have been missed before it */
 };
 
 /* Returns the terminal's size. A drawing larger than the terminal could not be overwritten. */
@@ -51,8 +51,8 @@ static struct winsize terminal_size(void)
     return size;
 }
 
-/* Prints why the batch waits, once for each new reason. Without it, a class without workers would look like a
- * hang. */
+/* Prints why the batch waits, once for each new reason. Without the message, a class without workers would
+ * look like a hang. */
 static void print_waiting(struct watch *w)
 {
     if (w->waiting_printed || w->waiting.len == 0 || w->listed_ms - w->waiting_ms < WAITING_MS)
@@ -208,7 +208,7 @@ static int finish(struct watch *w)
     draw(w, true);
     mf_buf_clear(&w->text);
     if (w->cli->to_terminal) {
-        /* The drawing shows the done tasks; print the other ones as text. */
+        /* The drawing already shows the done tasks. Print only the other tasks as text. */
         for (size_t i = 0; i < p->n_tasks; i++)
             p->tasks[i].is_printed = p->tasks[i].state == MF_TASK_DONE;
         mf_progress_print_ended(p, &w->text);
@@ -219,7 +219,7 @@ static int finish(struct watch *w)
                                                                                      : MF_EXIT_OK;
 }
 
-/* Ctrl-C ends the watch but not the batch, which may surprise users. The handler is reset (SA_RESETHAND), so
+/* Tells the user that Ctrl-C ends the watch but not the batch. The handler has been reset (SA_RESETHAND), so
  * the signal raised here ends the program and the shell sees the cause. */
 static void on_interrupt(int signal)
 {
@@ -251,7 +251,7 @@ int mf_watch_batch(struct mf_cli *cli, int64_t batch, const struct mf_watch_opti
         draw(&w, false);
         code = follow(&w, events);
     }
-    /* The last events may be newer than the last lists. */
+    /* Events may be newer than the last lists, so read the lists once more. */
     if (code == 0)
         code = read_lists(&w);
     if (code == 0)

@@ -87,8 +87,9 @@ static const cJSON *winner_of(const cJSON *pipelines)
     return NULL;
 }
 
-/* Returns the best pipeline with that step, in this order: the winner; pipelines in the winner's layout;
- * other pipelines. Among those, the fastest raced one, or else the one with the lowest forecast. */
+/* Returns the best pipeline with that step. The race's winner comes first, then pipelines in the winner's
+ * layout, then other pipelines. Within each group, the fastest raced pipeline comes first, then the pipeline
+ * with the lowest forecast. */
 static const cJSON *best_pipeline(const cJSON *pipelines, const char *name)
 {
     const cJSON *p, *best = NULL, *winner = winner_of(pipelines);
@@ -131,7 +132,7 @@ static const cJSON *not_promoted(const struct task_data *c, const cJSON *winner)
     return NULL;
 }
 
-/* If the pipeline needs another weight layout than the chosen one, prints that reason and returns true. */
+/* If the pipeline needs another weight layout than the chosen layout, prints that reason and returns true. */
 static bool print_layout_reason(const struct task_data *c, const cJSON *p, const cJSON *winner)
 {
     const cJSON *choice = mf_json_object(c->task, "layout"), *item;
@@ -249,7 +250,7 @@ static void print_rejections(const struct task_data *c, const char *pattern, siz
     }
 }
 
-/* Prints the correct steps. Without a pattern, prints only those of raced pipelines. */
+/* Prints the correct steps. Without a pattern, prints only the steps of raced pipelines. */
 static void print_correct_steps(const struct task_data *c, const char *kernel, size_t *n)
 {
     const cJSON *step;

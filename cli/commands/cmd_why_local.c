@@ -20,7 +20,7 @@ MF_DEFINE_CLEANUP(struct mf_device *, mf_device_close);
 struct local {
     struct mf_offer offer; /* must be the first member */
     const char *kernel;    /* NULL: print all rejections and the number of legal steps */
-    cJSON *json;           /* NULL: print text */
+    cJSON *json;           /* NULL: print text instead of JSON */
     size_t n_matches;
     struct {
         char name[MF_FAMILY_NAME_MAX];
@@ -101,7 +101,7 @@ static int read_shape(const char *word, struct mf_shape *ret)
     if (mf_shape_pattern_parse(word, &p, why, sizeof(why)) < 0)
         return mf_cli_fail(MF_EXIT_USAGE, "%s", why);
     const struct {
-        const char *column, *value; /* NULL: no usual value, the column is required */
+        const char *column, *value; /* value NULL: the column has no usual value and is required */
     } usual[MF_SHAPE_N_COLUMNS] = {
         {"token", NULL},       {"model_dim", NULL},        {"inter_dim", NULL}, {"expert", NULL},
         {"topk", NULL},        {"act_type", "Silu"},       {"dtype", "bf16"},   {"q_dtype_a", "bf16"},

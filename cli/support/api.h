@@ -9,17 +9,18 @@
 
 /* Makes an HTTP client for the URL, token and CA in cli. The caller frees it. */
 int mf_api_connect(const struct mf_cli *cli, struct mf_http **ret);
-/* Sends the request. Prints the problem's detail and errors for any status except 2xx and a requested 304. */
+/* Sends the request. If the status is neither 2xx nor a requested 304, prints the detail and the errors of
+ * the reply. */
 int mf_api_send(struct mf_cli *cli, const struct mf_http_request *q, struct mf_http_reply *reply);
-/* Parses a reply. Strings may come from untrusted peers: control characters (C0 and C1, except newline and
- * tab) are replaced by '?'. Returns NULL if the text is not JSON. The caller owns the result. */
+/* Parses a reply. Replaces control characters in strings (C0 and C1, except newline and tab) by '?', because
+ * strings may come from untrusted peers. Returns NULL if the text is not JSON. The caller owns the result. */
 cJSON *mf_api_parse(const char *text, size_t len);
-/* GET with a JSON reply. The caller owns *ret. */
+/* Sends a GET and parses the JSON reply. The caller owns *ret. */
 int mf_api_get(struct mf_cli *cli, const char *path, cJSON **ret);
-/* GET of a list, following all pages: one array of at most MF_API_ITEMS_MAX items. */
+/* Fetches all pages of a list as one array of at most MF_API_ITEMS_MAX items. */
 #define MF_API_ITEMS_MAX 200000
 int mf_api_list(struct mf_cli *cli, const char *path, cJSON **ret_items);
-/* POST without a body. */
+/* Sends a POST without a body and parses the JSON reply. */
 int mf_api_post(struct mf_cli *cli, const char *path, cJSON **ret);
 /* Builds a path: replaces {} in format by id, as in "/api/v1/batches/{}/tasks". */
 #define MF_API_PATH_MAX 256
@@ -32,14 +33,13 @@ int mf_api_print(const cJSON *json);
 int64_t mf_api_i64(const cJSON *object, const char *key, int64_t fallback);
 double mf_api_double(const cJSON *object, const char *key, double fallback);
 const char *mf_api_text(const cJSON *object, const char *key, const char *fallback);
-/* Parses an object with the 12 shape columns. -EINVAL if a column is absent or invalid. */
+/* Parses an object with the 12 shape columns. Returns -EINVAL if a column is absent or invalid. */
 int mf_api_shape(const cJSON *columns, struct mf_shape *ret);
 
-/* Appends a line for each reason why tasks of the batch are blocked: no connected worker can run them.
+/* Appends a line for each reason why tasks of the batch wait because no connected worker can run them.
  * Example: "waiting: 3 tasks of gfx942/304: waits for a worker …". */
 void mf_api_waiting(const cJSON *batch, struct mf_buf *out);
 
-/* Appends a line that says which row was kept and why:
- * "  kept: SAME on w0: … (known from batch 3, 12.40 us there)". Appends nothing if the task's batch replaces
- * every row. */
+/* Appends a line with the decision between the new and the known row, and its reason, such as "  kept: SAME
+ * on w0: … (known from batch 3, 12.40 us there)". Appends nothing if the task's batch replaces every row. */
 void mf_api_promotion(const cJSON *task, struct mf_buf *out);

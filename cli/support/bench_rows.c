@@ -22,7 +22,7 @@ void mf_bench_opts(struct mf_bench_options *o, struct mf_opt opts[MF_BENCH_OPTS]
                               .type = MF_OPT_TEXT,
                               .value = &o->device,
                               .argument = "NAME",
-                              .help = "local device: cpu:0, hip:nvidia:0, hip:amd:0 (default: cpu:0)"};
+                              .help = "local device: cpu:0, hip:nvidia:0, hip:amd:0"};
     opts[1] = (struct mf_opt){.name = "family-so",
                               .type = MF_OPT_TEXT,
                               .value = &o->family_so,
@@ -32,7 +32,7 @@ void mf_bench_opts(struct mf_bench_options *o, struct mf_opt opts[MF_BENCH_OPTS]
                               .type = MF_OPT_DOUBLE,
                               .value = &o->err_ratio,
                               .argument = "X",
-                              .help = "maximum mismatch ratio (default: 0.1)"};
+                              .help = "maximum mismatch ratio"};
     opts[3] = (struct mf_opt){.name = "routing",
                               .type = MF_OPT_TEXT,
                               .value = &o->routing,
@@ -42,7 +42,7 @@ void mf_bench_opts(struct mf_bench_options *o, struct mf_opt opts[MF_BENCH_OPTS]
                               .type = MF_OPT_INT,
                               .value = &o->seed,
                               .argument = "N",
-                              .help = "seed of the input data; -1: the row's (default: -1)",
+                              .help = "seed of the input data; -1: the seed of the row",
                               .min = -1,
                               .max = INT64_MAX};
 }

@@ -1,6 +1,6 @@
-/* Runs the rows of a tuned table on a local device, for `run-config` and `compare`. Pipelines are opened as
- * libfmoe opens them and get the data they were tuned on. Each call prints its own error message and returns
- * the exit code, or 0. */
+/* Runs the rows of a tuned table on a local device, for `run-config` and `compare`. A row's pipeline is
+ * opened as libfmoe opens it, and runs on the data that the row was tuned on. Each call prints its own error
+ * message and returns the exit code, or 0. */
 #pragma once
 
 #include "cli/support/cli.h"
@@ -20,7 +20,7 @@ struct mf_bench_options {
         .device = "cpu:0", .seed = -1, .err_ratio = 0.1 \
     }
 #define MF_BENCH_OPTS 5
-/* Adds the options shared by these commands. */
+/* Adds the options that run-config and compare share. */
 void mf_bench_opts(struct mf_bench_options *o, struct mf_opt opts[MF_BENCH_OPTS]);
 
 /* An open device, and weights that sessions share between rows of one layer model. */
@@ -28,7 +28,7 @@ struct mf_bench {
     struct mf_bench_options options;
     struct mf_device *device;
     struct mf_family_plugins plugins;
-    struct mf_family_set extra; /* the families in plugins */
+    struct mf_family_set extra; /* set of the families in `plugins` */
     struct mf_local_memfd_store memfd_store;
 };
 int mf_bench_open(struct mf_bench *b, const struct mf_bench_options *o);
@@ -36,20 +36,20 @@ void mf_bench_close(struct mf_bench *b);
 
 struct mf_bench_row {
     struct mf_shape shape;
-    double us;         /* from the table; NAN if unknown */
-    const char *names; /* "family:step|family:step" */
-    char *chosen;      /* owns `names` if they come from no table; or NULL */
-    char *refused;     /* why the row cannot run; NULL if it can */
-    const char *model; /* device model it was tuned on; "" if unknown */
+    double us;         /* time in the table; NAN if unknown */
+    const char *names; /* names of the steps, as "family:step|family:step" */
+    char *chosen;      /* memory that `names` points to if the names come from no table; otherwise NULL */
+    char *refused;     /* reason why the row cannot run; NULL if it can run */
+    const char *model; /* device model that the row was tuned on; "" if unknown */
     uint64_t seed;     /* seed of the input data */
     struct mf_routing routing;
-    bool reachable;               /* the production look-up can select this row */
-    struct mf_pipeline *pipeline; /* NULL if refused */
+    bool reachable;               /* true if the production look-up can select this row */
+    struct mf_pipeline *pipeline; /* NULL if the row was refused */
 };
 
 /* The rows of the device's class. Rows of one layer model are adjacent. */
 struct mf_bench_rows {
-    struct mf_fmoe *fmoe; /* NULL if opened from a list of shapes */
+    struct mf_fmoe *fmoe; /* NULL if the rows were opened from a list of shapes */
     struct mf_bench_row *items;
     size_t n;
 };

@@ -23,7 +23,7 @@ enum mf_exit {
 struct mf_cli {
     const char *url;        /* "": use MF_URL_DEFAULT */
     const char *token_file; /* "": use the environment variable MOEFARM_TOKEN, if set */
-    const char *ca;         /* CA certificate file; "": the system's */
+    const char *ca;         /* CA certificate file; "": use the system's CA certificates */
     bool json;              /* print the API's JSON replies */
     bool to_terminal;       /* stdout is a terminal: progress bars may be redrawn */
     bool utf8;              /* the terminal can show block characters */
@@ -63,21 +63,21 @@ int mf_cmd_run_config(struct mf_cli *cli, const struct mf_command *self, int arg
 /* Options of every command. They may also stand before the command's name. */
 #define MF_CLI_COMMON 4
 void mf_cli_common(struct mf_cli *cli, struct mf_opt opts[MF_CLI_COMMON]);
-/* Parses a command's arguments. Options (its own and the common ones) may stand anywhere; argv is reordered.
- * Leaves min to max positional arguments from argv[*ret_rest] on; another number prints the usage.
- * 0: continue; 1: help was printed; -EINVAL after a message. */
+/* Parses a command's arguments. Options of the command and common options may stand anywhere; argv is
+ * reordered. The positional arguments then begin at argv[*ret_rest]. If there are fewer than min or more than
+ * max, prints the usage. Returns 0 to continue, 1 if help was printed, or -EINVAL after a message. */
 int mf_cli_parse(struct mf_cli *cli, const struct mf_command *self, const struct mf_opt *opts, size_t n,
                  int min, int max, int argc, char **argv, int *ret_rest);
 
-/* Prints "moefarm: " and the message on stderr; returns code. */
+/* Prints "moefarm: " and the message on stderr. Returns code. */
 int mf_cli_fail(enum mf_exit code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 struct mf_progress;
 #define MF_WATCH_TIMEOUT_S 60
 struct mf_watch_options {
     int64_t reconnect_timeout_s; /* maximum time without a connection to the coordinator */
-    /* Called about once a second, also while disconnected. A non-zero result ends the watch with that exit
-     * code. If set, the caller handles signals. */
+    /* Called about once a second, even while disconnected. A non-zero result ends the watch with that exit
+     * code. If on_tick is set, the caller must handle signals. */
     int (*on_tick)(void *context, const struct mf_progress *progress);
     void *context;
 };

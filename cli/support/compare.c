@@ -42,7 +42,7 @@ static void set_status(struct comparison *d, enum mf_side side, enum mf_status s
     d->c->wrong[side] = status != MF_STATUS_OK;
 }
 
-/* Verifies both sides, so that the report has both failures. */
+/* Verifies both sides, even if the first fails, so that the report has the failures of both. */
 static void verify(struct comparison *d)
 {
     for (enum mf_side i = 0; i < MF_SIDES; i++) {
@@ -68,8 +68,8 @@ static void sample_round(struct comparison *d, double *us[MF_SIDES], size_t roun
     }
 }
 
-/* Samples rounds until the verdict is clear or a limit is reached. The first round warms up caches and
- * clocks: the next round overwrites its times. The error probability is split over all looks (Bonferroni). */
+/* Samples rounds until the verdict is clear or a limit is reached. The first round only warms up caches and
+ * clocks; the next round overwrites its times. The error probability is split over all looks (Bonferroni). */
 static int sample(struct comparison *d)
 {
     const struct mf_compare_plan *plan = d->plan;

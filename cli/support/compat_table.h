@@ -1,7 +1,8 @@
 /* Reads and writes tables of measured candidates in the format that AITER's tuner appends to
  * configs/profile_fmoe.csv. Columns, in any order: stage, the key, block_m, ksplit, us, kernelName, err,
- * tflops, bw; optional: flat, v2, fused, gfx. Without `fused`, the kernel name decides. The stages cost_sort,
- * cost_quant1 and cost_quant2 are moefarm's: costs that AITER's rule adds (cli/support/compat_rank.h). */
+ * tflops, bw; optional: flat, v2, fused, gfx. If the column `fused` is absent, the kernel name decides. The
+ * stages cost_sort, cost_quant1 and cost_quant2 are moefarm's own. They hold the costs that AITER's rule adds
+ * (cli/support/compat_rank.h). */
 #pragma once
 
 #include <stddef.h>
@@ -23,16 +24,16 @@ struct mf_compat_table {
     size_t n, cap;
 };
 void mf_compat_table_release(struct mf_compat_table *t);
-/* -ENOMEM. */
+/* Returns 0 or -ENOMEM. */
 int mf_compat_table_add(struct mf_compat_table *t, const struct mf_device_class *class,
                         const struct mf_shape *shape, const struct mf_compat_candidate *c);
-/* -EBADMSG with the line, the column and the expected value in why; -ENOMEM. */
+/* Returns -EBADMSG with the line, the column and the expected value in why, or -ENOMEM. */
 int mf_compat_table_read(const char *text, size_t len, struct mf_compat_table *ret, char why[MF_REASON_MAX]);
 
-/* Appends the whole table; header: print the column names first. The buffer keeps any error. */
+/* Appends the whole table. If `header`, prints the column names first. The buffer keeps any error. */
 void mf_compat_table_print(const struct mf_compat_table *t, bool header, struct mf_buf *out);
 
-/* Adds a merged row to a tuned table. provenance NULL: write AITER's columns only. -ENOMEM, -EINVAL as
- * mf_table_add. */
+/* Adds a merged row to a tuned table. If provenance is NULL, writes only AITER's columns. Returns -ENOMEM, or
+ * -EINVAL like mf_table_add. */
 int mf_compat_add_row(struct mf_table *t, const struct mf_compat_shape *s, const struct mf_compat_row *row,
                       const char *provenance);

@@ -138,8 +138,8 @@ static bool is_same_near_miss(const struct mf_coverage_near *n, const struct mf_
            mf_device_class_equal(&n->row->class, &row->class) && mf_shape_same_layer_model(&n->key, key);
 }
 
-/* Number of token counts that a row of the span's key would serve. It includes the tier above, which falls
- * back to this row. */
+/* Returns the number of token counts that a row of the span's key would serve. The number includes the tier
+ * above if that tier would fall back to this row. */
 static int64_t would_serve(const struct mf_coverage *c, const struct mf_coverage_span *span)
 {
     const struct mf_coverage_span *last = &c->spans[c->n_spans - 1];

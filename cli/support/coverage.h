@@ -1,6 +1,6 @@
 /* Finds which token counts of a layer a set of tuned tables serves. Replays production's look-up for every
- * count from 1 to the last that has its own bucket, and finds rows that miss the key in only one or two
- * columns. */
+ * token count from 1 to MF_COVERAGE_TOKENS. Also finds near misses, which are rows that differ from the key
+ * in only one or two columns. */
 #pragma once
 
 #include <stdbool.h>
@@ -30,37 +30,37 @@ MF_NAMES_DECLARE(mf_covered, MF_COVERED_, MF_COVERED_MAP);
 /* Consecutive token counts with the same key and the same result. */
 struct mf_coverage_span {
     int64_t first, last;
-    /* first key of the look-up: the bucket, with the activation format chosen by the rules */
+    /* first key of the look-up: the token bucket and the activation format that the rules choose */
     struct mf_shape key;
     enum mf_covered result;
     const struct mf_table *table; /* NULL for HOLE */
     const struct mf_table_row *row;
-    /* For OTHER: the row with the layer's own activation function, which AITER's look-up does not reach; NULL
-     * if there is none. */
+    /* For OTHER: a row with the layer's own activation function. AITER's look-up does not reach it. NULL if
+     * there is no such row. */
     const struct mf_table_row *own;
 };
 
-/* Bits for the columns in which a row differs from the key: 1 << index in mf_shape_columns (never token), and
- * these bits. */
+/* Bits for the columns in which a row differs from the key. Column i of mf_shape_columns has bit 1 << i
+ * (token never differs). Other differences have the bits below. */
 enum {
     MF_NEAR_FORM = 1u << MF_SHAPE_N_COLUMNS,
     MF_NEAR_CLASS = 2u << MF_SHAPE_N_COLUMNS,
     MF_NEAR_TAG = 4u << MF_SHAPE_N_COLUMNS,      /* the row's `_tag` excludes it from the look-up */
-    MF_NEAR_SPELLING = 8u << MF_SHAPE_N_COLUMNS, /* spelled in a way that AITER never matches */
+    MF_NEAR_SPELLING = 8u << MF_SHAPE_N_COLUMNS, /* the row is spelled in a way that AITER never matches */
 };
 #define MF_NEAR_COLUMNS (MF_SHAPE_N_COLUMNS + 4)
 #define MF_NEAR_MOST    2 /* maximum differences of a near miss */
 
-/* Near misses: rows of one layer model, class and table that differ from the key in the same one or two
- * columns, while look-ups of their token counts find no row. */
+/* Group of near misses: rows of one layer model, class and table that differ from the key in the same one or
+ * two columns. Look-ups of their token counts find no row. */
 struct mf_coverage_near {
     const struct mf_table *table;
-    const struct mf_table_row *row; /* the first of them; the others differ only in token */
+    const struct mf_table_row *row; /* first row of the group; the other rows differ from it only in token */
     int64_t last_line;
     size_t n_rows;
     unsigned differs;
     struct mf_shape key; /* the key that `row` nearly matches */
-    int64_t tokens;      /* token counts that would be served if the rows matched */
+    int64_t tokens;      /* number of token counts that would be served if the rows matched */
     const char *meaning; /* explanation of the differences, without a full stop; "" if unknown */
     bool suggest_set;    /* suggest --set, because a server may use the row's values */
 };
@@ -68,21 +68,22 @@ struct mf_coverage_near {
 struct mf_coverage {
     struct mf_coverage_span *spans; /* ordered by token count; together they cover every count */
     size_t n_spans;
-    struct mf_coverage_near *near; /* explained ones first, then by fewest differences, then by most tokens */
+    /* explained groups first; then by fewest differences; then by most tokens */
+    struct mf_coverage_near *near;
     size_t n_near;
-    int64_t tokens[MF_COVERED_N_]; /* number of token counts by result */
+    int64_t tokens[MF_COVERED_N_]; /* number of token counts by result of the look-up */
 };
 #define MF_COVERAGE_INIT ((struct mf_coverage){0})
 void mf_coverage_release(struct mf_coverage *c);
 
 struct mf_coverage_query {
-    const struct mf_table *const *tables; /* read as one set, in this order */
+    const struct mf_table *const *tables; /* the tables are read as one set, in this order */
     size_t n_tables;
     struct mf_device_class class;
     struct mf_shape layer; /* token is ignored */
     enum mf_lookup rules;
 };
-/* The tables must outlive *ret. -ENOMEM. */
+/* The tables must outlive *ret. Returns 0 or -ENOMEM. */
 int mf_coverage_find(const struct mf_coverage_query *q, struct mf_coverage *ret);
 
 /* True if a row of the layer serves every token count. */
@@ -91,7 +92,8 @@ bool mf_coverage_complete(const struct mf_coverage *c);
 const char *mf_coverage_kernel(const struct mf_table_row *row);
 
 #define MF_NEAR_VALUE_MAX MF_SHAPE_FORM_MAX
-/* The name of difference i (0 … MF_NEAR_COLUMNS - 1), and its value in the row and in the key or class. */
+/* mf_near_name returns the name of difference i (0 … MF_NEAR_COLUMNS - 1). mf_near_values prints its value in
+ * the row and its value in the key or class. */
 const char *mf_near_name(int i);
 void mf_near_values(const struct mf_coverage_near *n, const struct mf_device_class *class, int i,
                     char row[MF_NEAR_VALUE_MAX], char key[MF_NEAR_VALUE_MAX]);

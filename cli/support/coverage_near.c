@@ -56,7 +56,8 @@ static bool is_multiple(int32_t a, int32_t b)
     return a > b ? a % b == 0 : b % a == 0;
 }
 
-/* True if the row includes a fused shared expert and the key does not: (257, 9) and (256, 8). */
+/* True if the row includes a fused shared expert and the key does not. Example: the row has 257 experts and
+ * topk 9, the key 256 experts and topk 8. */
 static bool fused_in_row(const struct mf_shape *row, const struct mf_shape *key)
 {
     int32_t more = row->expert - key->expert;
@@ -154,10 +155,10 @@ static const struct {
      "does not fuse it, use --fused-shared-experts no. If it does, it never uses these rows: tune the shapes "
      "that --untuned writes"},
     {EXPERT, one_expert_apart, true,
-     "one side counts a shared expert among its experts, with the same topk: a caller under expert "
-     "parallelism may add the shared expert but no masked route (AITER subtracts one route: topk - is_ep)"},
+     "only one side includes a shared expert in its experts, but topk is equal: a caller under expert "
+     "parallelism may add the shared expert without a masked route (AITER subtracts it: topk - is_ep)"},
     {TOPK, one_route_apart, true,
-     "topk differs by one route with the same experts: the masked route that AITER's callers add under "
+     "topk differs by one route, but experts is equal: the masked route that AITER's callers add under "
      "expert parallelism and that AITER subtracts (topk - is_ep), or the route of a fused shared expert"},
     {INTER_DIM, padded, true, PADDED},
     {MODEL_DIM, padded, true, PADDED},
@@ -169,12 +170,12 @@ static const struct {
     {Q_DTYPE_A | Q_DTYPE_W, other_fp8, false,
      "the rows have the other fp8 format (gfx942: e4m3fnuz, other devices: e4m3fn); the formats never match"},
     {Q_DTYPE_A, chosen_activations, false,
-     "another activation data type: with 1x32 weights AITER chooses it from the weights, the activation "
-     "function and the token count before padding (below 256 mostly bf16)"},
-    {ACT, always, false, "another activation function computes another result"},
+     "the activation data type differs: with 1x32 weights AITER derives it from the weights, the activation "
+     "function and the token count before padding (below 256 tokens it is mostly bf16)"},
+    {ACT, always, false, "the activation function differs, so the rows compute another result"},
     {DOWEIGHT, always, false, "the rows apply the routing weight in the other stage"},
     {MF_NEAR_FORM, always, false,
-     "another form of the layer: limits, biases, the order of gate and up, or the local experts of a rank"},
+     "the form of the layer differs: limits, biases, order of gate and up, or local experts of a rank"},
     {MF_NEAR_CLASS, always, false, "rows of one device class never serve another"},
     {MF_NEAR_TAG, always, false, "the look-up skips rows with a tag"},
     {MF_NEAR_SPELLING, always, false,

@@ -101,8 +101,8 @@ static bool has_class(const struct mf_coverage_query *q)
     return false;
 }
 
-/* True if a row for that token count is missing. The last tier needs no row of its own: it falls back to the
- * tier below. */
+/* True if a row for that token count is missing. The last tier needs no row of its own, because it falls back
+ * to the tier below. */
 static bool is_missing_row(const struct mf_coverage_span *s)
 {
     return s->result == MF_COVERED_HOLE && s->key.token != MF_COVERAGE_TOKENS;
@@ -144,8 +144,8 @@ static void add_others(const struct mf_coverage_report *r, struct mf_buf *out)
             : "Rows of the right function are missing.");
 }
 
-/* True if the headline shows the near miss: no token count is served, or both experts and topk differ (a
- * shared expert fused on one side only). */
+/* True if the headline shows the near miss. It does so in two cases: no token count is served, or both
+ * experts and topk differ, because a shared expert is fused on one side only. */
 static bool is_worth_headline(const struct mf_coverage_report *r, const struct mf_coverage_near *near)
 {
     return r->coverage->tokens[MF_COVERED_HOLE] == MF_COVERAGE_TOKENS ||
@@ -212,7 +212,7 @@ static void add_query(const struct mf_coverage_report *r, struct mf_buf *out)
                                                              : "libfmoe");
 }
 
-/* Adds a remark if the row is not of the token count's own bucket. */
+/* Adds a remark if the row that serves the token count belongs to another bucket. */
 static void add_how_served(const struct mf_coverage_span *s, struct mf_columns *c)
 {
     const char *act = strchr(mf_act_name(s->row->shape.act_type), '.') + 1;
@@ -309,7 +309,7 @@ static void add_near_misses(const struct mf_coverage_report *r, int64_t top, str
         (void)mf_buf_addf(out, "  … and %" PRId64 " more (--top 0)\n", (int64_t)n - top);
 }
 
-/* Number of lines of the table that could not be read. */
+/* Returns the number of lines of the table that could not be read. */
 static size_t count_unread(const struct mf_table *table)
 {
     int64_t last = 0;

@@ -15,8 +15,9 @@ struct mf_coverage_report {
     const struct mf_coverage *coverage;
 };
 
-/* Appends a summary of a few lines: the token counts that are not served, and how the nearest rows differ. */
+/* Appends a summary of a few lines: the token counts that are not served, and the columns in which the
+ * nearest rows differ. */
 void mf_coverage_headline(const struct mf_coverage_report *r, struct mf_buf *out);
-/* Prints at most `top` near misses; 0: all. */
+/* Prints the report with at most `top` near misses; 0: all. */
 void mf_coverage_print(const struct mf_coverage_report *r, int64_t top, struct mf_buf *out);
 cJSON *mf_coverage_json(const struct mf_coverage_report *r);

@@ -8,7 +8,7 @@
 #include "cli/support/text_out.h"
 
 #define MF_MOMENT_MAX 24
-/* "2026-11-20 23:01" in local time; "-" for 0. */
+/* Prints a time, such as "2026-11-20 23:01", in local time; "-" for 0. */
 void mf_moment(int64_t ms, char buf[MF_MOMENT_MAX]);
 
 /* How to print a list. */

@@ -14,10 +14,10 @@ struct mf_merge_set {
  * exit code, or 0. */
 int mf_merge_set_read(const char *list, struct mf_merge_set *set);
 void mf_merge_set_release(struct mf_merge_set *set);
-/* Sets the options to use the set, which must outlive them. */
+/* Sets the options to use `set`, which must outlive the options. */
 void mf_merge_set_use(const struct mf_merge_set *set, struct mf_merge_options *options);
 
 /* Prints a line per row: the outcome, key, time and reason. */
 void mf_merge_print(const struct mf_merge_result *result);
-/* "2 added, 1 replaced, 0 kept, 0 foreign" */
+/* Prints the totals, such as "2 added, 1 replaced, 0 kept, 0 foreign". */
 void mf_merge_print_sum(const struct mf_merge_result *result);

@@ -62,8 +62,8 @@ int mf_model_list_print(const struct mf_cli *cli)
     return MF_EXIT_OK;
 }
 
-/* Stores the path of the config.json that text names (a file, or the folder of a checkpoint). False if there
- * is no such file. */
+/* Stores the path of the config.json that text names (a file, or the folder of a checkpoint). Returns false
+ * if there is no such file. */
 static bool is_path(const char *text, char *path, size_t cap)
 {
     struct stat st;
@@ -112,8 +112,7 @@ static enum mf_dtype default_activation_dtype(enum mf_dtype w)
     return w == MF_DTYPE_INT4 ? MF_DTYPE_BF16 : w;
 }
 
-/* Applies the options to the layer. If they change the quantisation, derives the data types that it
- * determines. */
+/* Applies the options to the layer. If they change the quantisation, derives the data types from it. */
 static int apply_quant(const struct mf_model_arg *o, struct mf_model *m)
 {
     struct mf_shape *s = &m->layer;

@@ -1,4 +1,4 @@
-/* A model named on the command line, with values that override its checkpoint's. */
+/* A model named on the command line, with options that override values of its checkpoint. */
 #pragma once
 
 #include "cli/support/cli.h"

@@ -13,8 +13,8 @@
 
 MF_NAMES_DEFINE(mf_task, MF_TASK_, MF_TASK_MAP)
 
-/* Progress at the start of probing and of the race. Enumerating takes a moment; the race takes about a fifth
- * as long as the probes. */
+/* Progress at the start of probing and of the race. Enumerating takes a moment. The race takes about a fifth
+ * of the total time. */
 #define FRACTION_PROBING 0.02
 #define FRACTION_RACING  0.80
 
@@ -188,7 +188,7 @@ double mf_task_fraction(const struct mf_task_progress *g)
 struct sums {
     size_t tasks, ended, failed;
     int64_t steps, measured;
-    double fraction;           /* sum over the tasks */
+    double fraction;           /* sum of the tasks' fractions */
     enum mf_task latest_state; /* latest state of the tasks that have not ended */
 };
 
@@ -251,7 +251,7 @@ static void group_title(const struct mf_progress *p, size_t i, bool with_class, 
     mf_format(title, cap, "%s%s%s", with_class ? g->class : "", with_class ? " " : "", g->title);
 }
 
-/* Draws at most `room` groups with their sums; drops ended groups first. */
+/* Draws at most `room` groups with their sums. Omits ended groups first. */
 static size_t draw_groups(const struct mf_progress *p, const struct sums *sums, const struct page *page,
                           size_t room, struct mf_buf *out)
 {

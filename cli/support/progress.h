@@ -1,5 +1,5 @@
-/* Tracks the progress of a batch: its tasks, grouped by device class and layer model, and the lines that show
- * them. Initialised from API lists, then updated by events. Prints only to buffers. */
+/* Tracks the progress of a batch: its tasks, grouped by device class and layer model. Formats lines that show
+ * the progress. Initialised from API lists, then updated by events. Prints only to buffers. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -30,7 +30,7 @@ struct mf_task_progress {
     double us;         /* time of the winner; 0 if none yet */
     char reason[160];  /* reason of the states failed and waiting */
     char decision[12]; /* comparison with the known row; "" if there is no known row */
-    bool is_printed;   /* its end was printed */
+    bool is_printed;   /* the end of the task was printed */
 };
 
 struct mf_progress_group {
@@ -55,25 +55,25 @@ struct mf_progress {
 void mf_progress_release(struct mf_progress *p);
 /* Applies the reply of GET batches/{id}. */
 void mf_progress_set_batch(struct mf_progress *p, const cJSON *batch);
-/* Applies the items of GET batches/{id}/tasks; keeps which tasks were reported. -ENOMEM; -EINVAL if an item
- * is not a task. */
+/* Applies the items of GET batches/{id}/tasks. Tasks whose end was printed stay marked. Returns -ENOMEM, or
+ * -EINVAL if an item is not a task. */
 int mf_progress_set_tasks(struct mf_progress *p, const cJSON *tasks);
-/* Applies an event of the stream; ignores other kinds. */
+/* Applies an event of the stream. Ignores unknown kinds of events. */
 void mf_progress_event(struct mf_progress *p, const char *kind, const cJSON *data);
 bool mf_progress_ended(const struct mf_progress *p);
-/* Number of tasks in that state. */
+/* Returns the number of tasks in that state. */
 size_t mf_progress_count(const struct mf_progress *p, enum mf_task state);
 
-/* Number of measured steps over all tasks. */
+/* Returns the number of measured steps over all tasks. */
 int64_t mf_progress_measured(const struct mf_progress *p);
 
-/* Progress of a task, 0 to 1; probing counts measured steps. */
+/* Returns the progress of a task, from 0 to 1. During probing, it grows with the number of measured steps. */
 double mf_task_fraction(const struct mf_task_progress *g);
-/* Draws a line per group and one for the batch, each at most `columns` wide and at most `lines` in all. Drops
- * ended groups first. Returns the number of lines. */
+/* Draws a line per group and a line for the batch, each at most `columns` wide. Draws at most `lines` lines;
+ * if there are more, omits ended groups first. Returns the number of lines. */
 size_t mf_progress_draw(const struct mf_progress *p, int columns, size_t lines, bool utf8,
                         struct mf_buf *out);
 /* Prints a line for each task that ended since the last call. */
 void mf_progress_print_ended(struct mf_progress *p, struct mf_buf *out);
-/* "batch 7: 12 of 42 tasks, 1 failed, 1834 of 5210 steps, 1:40 min to go" */
+/* Prints a summary, such as "batch 7: 12 of 42 tasks, 1 failed, 1834 of 5210 steps, 1:40 min to go". */
 void mf_progress_summary(const struct mf_progress *p, struct mf_buf *out);

@@ -5,7 +5,7 @@
 
 #include "common/table/table_check.h"
 
-/* Callback for mf_check_options.name. If a row has a `pipeline`, each step must be of a family of this build,
- * or the row is foreign. Otherwise both kernel names must follow AITER's grammar, and AITER's launcher must
- * accept them. */
+/* Callback for mf_check_options.name. Returns true if the names of a row are wrong. If a row has a
+ * `pipeline`, each step must belong to a family of this build; otherwise the row is foreign. In rows without
+ * a `pipeline`, both kernel names must follow AITER's grammar, and AITER's launcher must accept them. */
 bool mf_table_name_wrong(const struct mf_table_row *row, struct mf_check_name *ret);

@@ -6,6 +6,7 @@
 
 #include "cli/support/cli.h"
 
-/* word: a number or a shape. batch: where to look for the shape; 0: the newest batch that has it. If several
- * tasks match, lists them and returns MF_EXIT_USAGE. Returns 0, or the exit code after a message. */
+/* `word` is a number or a shape. A shape is looked up in `batch`; if batch is 0, in the newest batch that has
+ * the shape. If several tasks match, lists them and returns MF_EXIT_USAGE. Returns 0, or the exit code after
+ * a message. */
 int mf_task_arg(struct mf_cli *cli, const char *word, int64_t batch, int64_t *ret_task);

@@ -7,17 +7,18 @@
 
 #include "common/base/buf.h"
 
-/* Draws a bar of `width` columns, filled to fraction (clamped to 0 … 1): eighth blocks with utf8, otherwise
- * "####----". */
+/* Draws a bar of `width` columns, filled to fraction (clamped to 0 … 1). The bar consists of eighth blocks if
+ * utf8, otherwise it looks like "####----". */
 void mf_bar(struct mf_buf *out, double fraction, int width, bool utf8);
 /* Draws only the filled part and pads it with spaces. */
 void mf_bar_plain(struct mf_buf *out, double fraction, int width, bool utf8);
 
 #define MF_DURATION_MAX 32
-/* "42 s", "3:05 min", "2:10 h". */
+/* Prints a duration, such as "42 s", "3:05 min" or "2:10 h". */
 void mf_duration(double seconds, char buf[MF_DURATION_MAX]);
 #define MF_US_MAX 32
-/* Microseconds with three or four significant digits: "7.31 us", "812.4 us", "12.40 ms". */
+/* Prints a time in microseconds with three or four significant digits, such as "7.31 us", "812.4 us" or
+ * "12.40 ms". */
 void mf_us(double us, char buf[MF_US_MAX]);
 
 /* A table printed with aligned columns. A column whose cells all look like numbers is right-aligned. Cells
@@ -37,5 +38,5 @@ void mf_columns_add_us(struct mf_columns *c, double us);
 /* The first row is the header. */
 void mf_columns_print(const struct mf_columns *c, struct mf_buf *out);
 
-/* Terminal columns of a text: each UTF-8 sequence counts as one. */
+/* Returns the number of terminal columns of a text. Each UTF-8 sequence counts as one column. */
 size_t mf_text_width(const char *text);

@@ -43,18 +43,18 @@ struct mf_tune_options {
     bool sorted, for_aiter;
 };
 #define MF_TUNE_N_OPTIONS 48
-/* Fills the option table; opts holds MF_TUNE_N_OPTIONS, *ret_n are used. */
+/* Fills the option table. opts has room for MF_TUNE_N_OPTIONS options; *ret_n is the number used. */
 void mf_tune_options(struct mf_tune_options *o, struct mf_opt *opts, size_t *ret_n);
 /* Sets the defaults, including AITER_CONFIG_FMOE. */
 void mf_tune_defaults(struct mf_tune_options *o);
-/* Checks value ranges and rejects unsupported options: 0, or MF_EXIT_USAGE. */
+/* Checks value ranges and rejects unsupported options. Returns 0 or MF_EXIT_USAGE. */
 int mf_tune_check(struct mf_tune_options *o);
 
 /* ---- shapes to tune ---- */
 
 struct mf_tune_choice {
     bool all;       /* include rows that the first tuned table already has */
-    bool last;      /* only the last row */
+    bool last;      /* include only the last row */
     bool for_aiter; /* convert rows to the keys that AITER's production look-up computes */
 };
 
@@ -65,10 +65,11 @@ struct mf_tune_list {
     size_t n;
     struct mf_shape *tuned; /* rows skipped because a table has them */
     size_t n_tuned;
-    size_t n_elsewhere; /* with all: rows in a table other than the first; two files must not share a key */
+    /* with `all`: rows skipped because another table has them; two files must not share a key */
+    size_t n_elsewhere;
 };
-/* Lists the rows of untuned that tuned lacks on that class, in order and without duplicates. Rows match by
- * value, not by spelling. Ignores rows that name another class. -ENOMEM. */
+/* Lists the rows of `untuned` that no table of `tuned` has for that class, in order and without duplicates.
+ * Rows match by value, not by spelling. Ignores rows that name another class. Returns 0 or -ENOMEM. */
 int mf_tune_list_make(const struct mf_table *untuned, const struct mf_table *const *tuned, size_t n_tuned,
                       const struct mf_device_class *class, const struct mf_tune_choice *choice,
                       struct mf_tune_list *ret);
@@ -82,26 +83,27 @@ bool mf_tune_list_drop(struct mf_tune_list *l, const struct mf_shape *shape);
 
 struct mf_tune_state {
     char folder[MF_TUNE_PATH_MAX];
-    int lock; /* lock on the table while this program runs */
+    int lock; /* descriptor that locks the table while this program runs */
 };
-/* requested: path; NULL: use a folder next to the tune file, or under XDG_STATE_HOME if that is not writable.
- * Returns the exit code. */
+/* `requested` is the path of the folder. If it is NULL, uses a folder next to the tune file, or under
+ * XDG_STATE_HOME if the tune file's folder is not writable. Returns the exit code. */
 int mf_tune_state_open(const char *requested, const char *tune_file, struct mf_tune_state *ret);
 void mf_tune_state_close(struct mf_tune_state *s);
 
-/* A batch submitted to a farm. It is saved before it is sent and removed when its rows are in the table, so
- * that a killed run can resume. POSTing the same key and body again returns the same batch. */
+/* Record of a batch submitted to a farm. The record is saved before the batch is sent and removed when the
+ * batch's rows are in the table, so that a killed run can resume. Sending the same key and body in a second
+ * POST returns the same batch. */
 struct mf_tune_pending {
     char path[MF_TUNE_PATH_MAX + 64];
     char *farm, *options, *key, *body;
 };
 void mf_tune_pending_release(struct mf_tune_pending *p);
-/* Saves a new pending batch durably. options: identifies the run's options; body: JSON of POST /batches.
- * Returns the exit code. */
+/* Saves the record of a new batch durably. `options` identifies the run's options. `body` is the JSON of POST
+ * /batches. Returns the exit code. */
 int mf_tune_pending_add(const struct mf_tune_state *s, const char *farm, const char *options,
                         const char *body, struct mf_tune_pending *ret);
-/* Lists the pending batches of earlier runs with that farm, oldest first. The caller releases and frees them.
- * Returns the exit code. */
+/* Lists the pending batches of earlier runs with that farm, oldest first. The caller releases each item and
+ * frees the array. Returns the exit code. */
 int mf_tune_pending_list(const struct mf_tune_state *s, const char *farm, struct mf_tune_pending **ret,
                          size_t *ret_n);
 void mf_tune_pending_done(const struct mf_tune_pending *p);
@@ -114,8 +116,8 @@ struct mf_tune_device {
     char name[96]; /* "cpu:0", "hip:amd:3" */
     struct mf_device_class class;
 };
-/* Resolves the comma-separated device names; NULL: the GPUs of this machine, or the CPU if it has none. At
- * most mp devices (0: all). Returns the exit code. */
+/* Resolves the comma-separated device names. If `requested` is NULL, takes the GPUs of this machine, or the
+ * CPU if there is no GPU. Takes at most mp devices (0: all). Returns the exit code. */
 int mf_tune_devices(const char *requested, int64_t mp, struct mf_tune_device ret[MF_TUNE_DEVICES_MAX],
                     size_t *ret_n);
 /* Parses the output of `moefarm-worker --list-devices`. */
@@ -128,11 +130,11 @@ struct mf_tune_farm_options {
     size_t n;
     const char *families, *runner; /* options of the workers; NULL if not given */
 };
-/* Starts a coordinator on loopback and a worker per device. They exit when this program exits or dies.
+/* Starts a coordinator on loopback and a worker per device. All of them exit when this program exits or dies.
  * Returns the exit code. */
 int mf_tune_farm_start(const struct mf_tune_farm_options *o, struct mf_tune_farm **ret);
 const char *mf_tune_farm_url(const struct mf_tune_farm *f);
-/* Checks the processes; restarts a worker that exited, up to a limit. Returns the exit code. */
+/* Checks the processes. Restarts a worker that exited, up to a limit. Returns the exit code. */
 int mf_tune_farm_check(struct mf_tune_farm *f);
 /* Stops all processes and waits for them. */
 struct mf_tune_farm *mf_tune_farm_stop(struct mf_tune_farm *f);
@@ -147,7 +149,7 @@ struct mf_tune_outcome {
     struct mf_shape shape;
     enum mf_tune_end end;
     double us, tflops, bw;
-    char merge_status[16]; /* "added", "replaced", "kept" in the table */
+    char merge_status[16]; /* outcome of the merge into the table: "added", "replaced" or "kept" */
     char kernels[256];
     char reason[MF_REASON_MAX];
 };
@@ -167,35 +169,35 @@ size_t mf_tune_outcomes_count(const struct mf_tune_outcomes *o, enum mf_tune_end
 struct mf_tune_totals {
     const char *status; /* "Finished", "Interrupted", "Error" */
     double seconds;
-    size_t n_unreadable; /* rows of the untuned file */
+    size_t n_unreadable; /* number of unreadable rows in the untuned file */
     bool verbose;
 };
 /* Prints AITER's summary, then the rows that remain to be tuned. */
 void mf_tune_summary(const struct mf_tune_outcomes *o, const struct mf_tune_totals *t, struct mf_buf *out);
 
-/* With --compare: writes the rows that production finds for these shapes on that class as a tuned table, the
- * baseline of the comparison. Each row keeps its line number, so that messages match the user's file; other
- * lines are empty. Writes only a header if there is no row. Returns the exit code. */
+/* Writes the baseline of --compare: the rows that production finds for these shapes on that class, as a tuned
+ * table. Each row keeps its line number, so that messages match the user's file; other lines are empty.
+ * Writes only a header if there is no row. Returns the exit code. */
 int mf_tune_baseline(const struct mf_table *table, const struct mf_device_class *class,
                      const struct mf_shape *shapes, size_t n, struct mf_buf *out);
 /* With --compare: warns about rows that production finds for the listed shapes but that name no pipeline.
- * They cannot run, so their shapes are not tuned. Printed before the run starts. all: list every row,
- * otherwise only the first ones. */
+ * Such rows cannot run, so their shapes are not tuned. Called before the run starts. If `all`, lists every
+ * row; otherwise lists only the first ones. */
 void mf_tune_print_foreign(const struct mf_table *table, const struct mf_tune_list *lists, size_t n, bool all,
                            struct mf_buf *out);
 /* With --compare: prints the decision for each task of a batch. Returns the exit code. */
 int mf_tune_compared(struct mf_cli *cli, const cJSON *tasks, struct mf_buf *out);
 
-/* Applies AITER's additive rule to the measured candidates of a batch. Appends to the -o2 file. With
- * --compat, writes the winners to MF_TUNE_COMPAT_FILE in the state folder and adds them, next to the race's
- * winners, to run->compat. Returns the exit code. */
+/* mf_tune_compat applies AITER's additive rule to the measured candidates of a batch and appends the result
+ * to the -o2 file. With --compat, writes the winners to MF_TUNE_COMPAT_FILE in the state folder. Also adds
+ * the winners, next to the race's winners, to run->compat. Returns the exit code. */
 struct mf_tune_run;
 #define MF_TUNE_COMPAT_FILE "compat.csv"
-/* Every measured candidate of the last run with --compat or -o2. */
+/* File with every measured candidate of the last run with --compat or -o2. */
 #define MF_TUNE_CANDIDATES_FILE "candidates.csv"
 int mf_tune_compat(struct mf_tune_run *run, const cJSON *tasks);
-/* Applies the rule to a recorded table, o->candidates, and merges the winners into the table at that path.
- * Returns the exit code. */
+/* Applies the rule to a recorded table, o->candidates, and merges the winners into the table at the path
+ * `table`. Returns the exit code. */
 int mf_tune_replay(const struct mf_tune_options *o, const char *table, const struct mf_table *tuned,
                    struct mf_tune_outcomes *outcomes);
 
@@ -209,13 +211,13 @@ struct mf_tune_run {
     const char *farm_name;        /* name in the state folder: "own", or the URL */
     struct mf_tune_farm *farm;    /* NULL if the farm is external */
     struct mf_tune_state *state;
-    struct mf_tune_list *lists; /* one per device class */
+    struct mf_tune_list *lists; /* one list per device class */
     size_t n_lists;
     struct mf_tune_outcomes outcomes;
     struct mf_buf *compared; /* with --compare: the decisions as text */
     struct mf_buf *compat;   /* with --compat: the rule's winners as text */
     bool interrupted;
 };
-/* Tunes every listed shape and records the outcomes. Returns an exit code, non-zero only if it could not
- * continue. */
+/* Tunes every listed shape and records the outcomes. Returns an exit code, which is non-zero only if the run
+ * could not continue. */
 int mf_tune_run(struct mf_tune_run *run);

@@ -43,11 +43,12 @@ static void exec_child(char *const *argv, int out, int err, pid_t parent)
     sigset_t none;
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
 
-    /* Stop this process when the parent exits or dies */
+    /* Stop this process when the parent exits or dies. */
     (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent)
         _exit(127);
-    /* Leave the terminal's process group: the parent handles Ctrl-C and stops its children in order */
+    /* Leave the terminal's process group, because the parent handles Ctrl-C and stops its children in order.
+     */
     (void)setpgid(0, 0);
     (void)sigemptyset(&none);
     (void)sigprocmask(SIG_SETMASK, &none, NULL);

@@ -1,5 +1,5 @@
-/* Implements moefarm tune --compare: the baseline rows, and the decision between each shape's new row and its
- * known one. */
+/* Implements moefarm tune --compare: the baseline rows, and the decision between the new and the known row of
+ * each shape. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +31,7 @@ static int copy_line(const char **at, struct mf_buf *out)
     return r;
 }
 
-/* Writes the rows, sorted by line number, as a table. Each row keeps its line number; the lines between are
+/* Writes the rows, sorted by line number, as a table. Each row keeps its line number; the other lines are
  * empty. */
 static int write_rows(const struct mf_table_row *const *rows, size_t n, struct mf_buf *out)
 {

@@ -22,7 +22,8 @@
 
 /* ---- a farm's steps as candidates ---- */
 
-/* Sets stage and flat of a layer in one kernel, with the same meaning as in server/api/export.c. */
+/* Sets stage and flat of a kernel that computes the whole layer, with the same meaning as in
+ * server/api/export.c. */
 static void set_one_stage(mf_ops covers, int32_t block_m, struct mf_compat_candidate *c)
 {
     c->stage = covers & MF_OP_BIT(MF_OP_QUANT1) ? MF_COMPAT_ONE_XBF16 : MF_COMPAT_ONE;
@@ -30,7 +31,7 @@ static void set_one_stage(mf_ops covers, int32_t block_m, struct mf_compat_candi
         c->flat = block_m > 1 ? 2 : 1;
 }
 
-/* False if AITER's rule has no stage for such a step. */
+/* Sets the stage of a candidate. Returns false if AITER's rule has no stage for such a step. */
 static bool set_stage(mf_ops covers, int32_t block_m, struct mf_compat_candidate *c)
 {
     bool one = covers & MF_OP_BIT(MF_OP_GEMM1), two = covers & MF_OP_BIT(MF_OP_GEMM2);
@@ -65,8 +66,8 @@ static int add_step(struct mf_compat_table *t, const struct mf_device_class *cla
     return mf_compat_table_add(t, class, shape, &c);
 }
 
-/* Adds the task's candidates that passed every gate to t, which stays empty if there are none. Returns the
- * exit code. */
+/* Adds the task's candidates that passed every gate to t. If there are none, t stays empty. Returns the exit
+ * code. */
 static int fetch_steps(struct mf_cli *cli, const cJSON *task, struct mf_compat_table *t)
 {
     _cleanup_(cJSON_Deletep) cJSON *steps = NULL;
@@ -140,7 +141,7 @@ static void print_comparison(const struct mf_compat_shape *s, const struct mf_co
 /* ---- a batch ---- */
 
 struct ranked {
-    struct mf_table *all, *best; /* merged tables, and only their winners */
+    struct mf_table *all, *best; /* all: merged tables; best: only the winners of these tables */
     struct mf_buf candidates;    /* every candidate, in the format of a recorded table */
 };
 

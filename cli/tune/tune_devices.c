@@ -108,7 +108,7 @@ int mf_tune_devices(const char *requested, int64_t mp, struct mf_tune_device ret
     int code = 0;
 
     mf_buf_init(&text, LIST_MAX);
-    /* If the first device is simulated, all are expected to be: do not list the local ones */
+    /* If the first device is simulated, assume that all are, and do not list the local devices. */
     if (!requested || strncmp(requested, "sim:", 4) != 0)
         code = list_devices(&text);
     if (code != 0)

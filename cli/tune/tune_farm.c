@@ -19,7 +19,8 @@
 #define LOCK_TIMEOUT_MS  30000 /* maximum wait for the coordinator of a killed run to exit */
 #define POLL_MS          10
 #define RESTART_DELAY_MS 1000 /* minimum time between a worker's exit and its restart */
-#define RESTARTS_MAX     10   /* a killed worker may hold its device for a moment */
+/* maximum restarts of a worker; a killed worker may hold its device for a moment */
+#define RESTARTS_MAX 10
 
 struct worker {
     struct mf_tune_child child;
@@ -37,8 +38,8 @@ struct mf_tune_farm {
     size_t n;
 };
 
-/* Waits until the coordinator of a killed run has closed its database. It exits by itself when its parent
- * dies. */
+/* Waits until the coordinator of a killed run has closed its database. That coordinator exits by itself,
+ * because its parent has died. */
 static int wait_for_lock(const char *folder)
 {
     char path[MF_TUNE_PATH_MAX + 16];
@@ -224,7 +225,7 @@ struct mf_tune_farm *mf_tune_farm_stop(struct mf_tune_farm *f)
         mf_tune_child_terminate(&f->workers[i].child);
     for (size_t i = 0; i < f->n; i++)
         mf_tune_child_end(&f->workers[i].child);
-    /* Stop the coordinator last, so that it commits what stopping workers send */
+    /* Stop the coordinator last, so that it commits the results that stopping workers send. */
     mf_tune_child_terminate(&f->daemon);
     mf_tune_child_end(&f->daemon);
     free(f);

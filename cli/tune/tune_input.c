@@ -78,7 +78,8 @@ int mf_tune_input_untuned(struct mf_tune_input *in, const char *path)
 {
     char why[MF_REASON_MAX];
 
-    /* Read only keys and classes: a tuned table may have rows without a result, which need tuning most */
+    /* Read only keys and classes, because a tuned table may have rows without a result, and these rows must
+     * be tuned too. */
     if (mf_table_file_read_part(path, MF_TABLE_KEYS, &in->untuned, why) < 0)
         return mf_cli_fail(MF_EXIT_USAGE, "-i: %s", why);
     mf_tune_print_unreadable(path, in->untuned);

@@ -5,6 +5,7 @@
 
 #include "cli/tune/tune.h"
 #include "common/base/text.h"
+#include "common/moe/batch_options.h"
 
 /* AITER's default paths, relative to its repository. */
 #define UNTUNE_FILE "aiter/configs/untuned_fmoe.csv"
@@ -34,14 +35,17 @@ static const struct {
 
 void mf_tune_options(struct mf_tune_options *o, struct mf_opt *opts, size_t *ret_n)
 {
+    const struct mf_batch_option *topk = mf_batch_option_find("topk");
+    const struct mf_batch_option *warmup = mf_batch_option_find("warmup");
+    const struct mf_batch_option *iters = mf_batch_option_find("iters");
     /* clang-format off */
     const struct mf_opt all[] = {
         {"i",                   MF_OPT_TEXT,     &o->untune_file,   "FILE",
-         "untuned table with the shapes (default: " UNTUNE_FILE ")", 0, 0},
+         "untuned table with the shapes", 0, 0},
         {"untune_file",         MF_OPT_TEXT,     &o->untune_file,   "FILE", NULL, 0, 0},
         {"o",                   MF_OPT_TEXT,     &o->tune_file,     "FILES",
-         "tuned tables, colon-separated: all are read, the first is written (default: AITER_CONFIG_FMOE, "
-         "or " TUNE_FILE ")", 0, 0},
+         "tuned tables, colon-separated: all are read, the first is written; AITER_CONFIG_FMOE replaces the "
+         "default", 0, 0},
         {"tune_file",           MF_OPT_TEXT,     &o->tune_file,     "FILES", NULL, 0, 0},
         {"o2",                  MF_OPT_TEXT,     &o->profile_file,  "FILE",
          "file to which AITER's merged table of each shape is appended", 0, 0},
@@ -51,24 +55,26 @@ void mf_tune_options(struct mf_tune_options *o, struct mf_opt *opts, size_t *ret
         {"verbose",             MF_OPT_BOOL,     &o->verbose,       NULL,   NULL, 0, 0},
         {"mp",                  MF_OPT_INT,      &o->mp,            "N",    MP_HELP, 1, MF_TUNE_DEVICES_MAX},
         {"k",                   MF_OPT_BOOL,     &o->split_k,       NULL,
-         "include split-K kernels (default: True)", 0, 0},
+         "include split-K kernels", 0, 0},
         {"splitK",              MF_OPT_BOOL,     &o->split_k,       NULL,   NULL, 0, 0},
         {"shape_grouped",       MF_OPT_BOOL,     &o->shape_grouped, NULL,
          "measure all candidates of a shape on one device", 0, 0},
         {"sort",                MF_OPT_TEXT,     &o->sort,          "BOOL",
-         "sort the table by its key, True or False (default: False)", 0, 0},
+         "sort the table by its key, True or False", 0, 0},
         {"errRatio",            MF_OPT_DOUBLE,   &o->err_ratio,     "X",
-         "maximum mismatch ratio (default: 0.1)", 0, 0},
+         "maximum mismatch ratio", 0, 0},
         {"batch",               MF_OPT_INT,      &o->batch,         "N",
-         "maximum shapes per batch (default: 100)", 1, 20000},
+         "maximum shapes per batch", 1, 20000},
         {"all",                 MF_OPT_BOOL,     &o->all,           NULL,
          "tune rows again that the table already has", 0, 0},
         {"last",                MF_OPT_BOOL,     &o->last,          NULL,
          "only the last row of the untuned table", 0, 0},
         {"warmup",              MF_OPT_INT,      &o->warmup,        "N",
-         "warm-up runs of each candidate (default: as many as the device needs)", 0, 1000},
+         "warm-up runs of each candidate (default: as many as the device needs)", (int64_t)warmup->min,
+         (int64_t)warmup->max},
         {"iters",               MF_OPT_INT,      &o->iters,         "N",
-         "samples per row (default: as many as the result needs)", 5, 4000},
+         "samples per row (default: as many as the result needs)", (int64_t)iters->min,
+         (int64_t)iters->max},
         {"timeout",             MF_OPT_INT,      &o->timeout_s,     "S",
          "time limit per candidate in seconds, at most 600 (default: 10)", 1, INT_ANY},
         {"run_config",          MF_OPT_OPTIONAL, &o->run_config,    "CSV",
@@ -78,7 +84,7 @@ void mf_tune_options(struct mf_tune_options *o, struct mf_opt *opts, size_t *ret
         {"update_improved",     MF_OPT_BOOL,     &o->update_improved, NULL,
          "with --compare: write only rows faster by --min_improvement_pct", 0, 0},
         {"min_improvement_pct", MF_OPT_DOUBLE,   &o->min_improvement_pct, "PCT",
-         "minimum improvement of --update_improved in percent (default: 3)", 0, 0},
+         "minimum improvement of --update_improved in percent", 0, 0},
         {"grouped-gemm",        MF_OPT_BOOL,     &o->grouped_gemm,  NULL,
          "not supported: tuning of gfx1250's grouped operator", 0, 0},
         {"mxfp4-flydsl",        MF_OPT_BOOL,     &o->mxfp4_flydsl,  NULL,
@@ -94,12 +100,11 @@ void mf_tune_options(struct mf_tune_options *o, struct mf_opt *opts, size_t *ret
         {"state",               MF_OPT_TEXT,     &o->state,         "DIR",
          "state folder, with the private farm's database (default: FILE.moefarm next to the table)", 0, 0},
         {"consumer",            MF_OPT_TEXT,     &o->consumer,      "NAME",
-         "consumer of the table: moefarm, or aiter for rows and keys that AITER dispatches (default: "
-         "moefarm)", 0, 0},
+         "consumer of the table: moefarm, or aiter for rows and keys that AITER dispatches", 0, 0},
         {"routing",             MF_OPT_TEXT,     &o->routing,       "PROFILE",
          "routing profile, as for moefarm submit (default: uniform)", 0, 0},
         {"topk",                MF_OPT_INT,      &o->topk,          "N",
-         "finalists per race (default: 8)", 1, 64},
+         "finalists per race", (int64_t)topk->min, (int64_t)topk->max},
         {"compat",              MF_OPT_BOOL,     &o->compat,        NULL,
          "also rank by AITER's additive rule and print its winners next to the race's", 0, 0},
         {"candidates",          MF_OPT_TEXT,     &o->candidates,    "FILE",
@@ -119,6 +124,7 @@ void mf_tune_options(struct mf_tune_options *o, struct mf_opt *opts, size_t *ret
 void mf_tune_defaults(struct mf_tune_options *o)
 {
     const char *table = getenv("AITER_CONFIG_FMOE");
+    const struct mf_batch_options batch = mf_batch_options_default();
 
     *o = (struct mf_tune_options){.untune_file = UNTUNE_FILE,
                                   .tune_file = table && *table ? table : TUNE_FILE,
@@ -128,11 +134,11 @@ void mf_tune_defaults(struct mf_tune_options *o)
                                   .warmup = -1,
                                   .iters = -1,
                                   .timeout_s = -1,
-                                  .err_ratio = 0.1,
-                                  .min_improvement_pct = 3,
+                                  .err_ratio = batch.err_ratio,
+                                  .min_improvement_pct = 100 * batch.min_effect,
                                   .split_k = true,
-                                  .consumer = "moefarm",
-                                  .topk = 8};
+                                  .consumer = mf_consumer_name(batch.consumer),
+                                  .topk = batch.topk};
 }
 
 /* Rejects AITER's modes that moefarm does not support, and contradictory options. */
@@ -162,20 +168,27 @@ static int refuse_modes(const struct mf_tune_options *o)
 
 int mf_tune_check(struct mf_tune_options *o)
 {
+    const struct mf_batch_option *err_ratio = mf_batch_option_find("err_ratio");
+    char expected[MF_OPTION_HELP_MAX];
+    enum mf_consumer consumer;
     int code = refuse_modes(o);
 
     if (code != 0)
         return code;
     if (mf_parse_bool(o->sort, &o->sorted) < 0)
         return mf_cli_fail(MF_EXIT_USAGE, "--sort '%s': expected True or False", o->sort);
-    if (!(o->err_ratio >= 0 && o->err_ratio <= 1))
-        return mf_cli_fail(MF_EXIT_USAGE, "--errRatio %g: expected a number from 0 to 1", o->err_ratio);
+    if (!mf_batch_option_fits(err_ratio, o->err_ratio)) {
+        mf_batch_option_expected(err_ratio, expected);
+        return mf_cli_fail(MF_EXIT_USAGE, "--errRatio %g: %s", o->err_ratio, expected);
+    }
     if (!(o->min_improvement_pct >= 0 && o->min_improvement_pct < 100))
         return mf_cli_fail(MF_EXIT_USAGE, "--min_improvement_pct %g: expected a number from 0 to below 100",
                            o->min_improvement_pct);
-    o->for_aiter = strcmp(o->consumer, "aiter") == 0;
-    if (!o->for_aiter && strcmp(o->consumer, "moefarm") != 0)
-        return mf_cli_fail(MF_EXIT_USAGE, "--consumer '%s': expected moefarm or aiter", o->consumer);
+    if (mf_consumer_parse(o->consumer, &consumer) < 0) {
+        mf_batch_option_expected(mf_batch_option_find("consumer"), expected);
+        return mf_cli_fail(MF_EXIT_USAGE, "--consumer '%s': %s", o->consumer, expected);
+    }
+    o->for_aiter = consumer == MF_CONSUMER_AITER;
     if (!*o->tune_file || *o->tune_file == ':')
         return mf_cli_fail(MF_EXIT_USAGE, "-o: no table to write; put its path first in the list");
     return 0;

@@ -9,17 +9,17 @@
 #include "cli/tune/tune.h"
 #include "common/base/json.h"
 #include "common/base/text.h"
+#include "common/moe/batch_options.h"
 #include "common/table/table_file.h"
 #include "common/table/table_merge.h"
 
-#define BODY_MAX       (16u << 20) /* maximum request body of moefarmd */
-#define TIMEOUT_MAX_MS 600000      /* moefarmd's maximum time_cap_ms */
+#define BODY_MAX (16u << 20) /* maximum request body of moefarmd */
 
 struct batch {
     struct mf_tune_run *run;
     struct mf_tune_pending pending;
     int64_t id;
-    bool refused;  /* the farm rejected the content: no batch exists, and a retry cannot succeed */
+    bool refused;  /* the farm rejected the content, so that no batch exists and a retry cannot succeed */
     size_t merged; /* number of done tasks when the table was last written */
     int failed;    /* exit code of the first on_tick call that failed; 0 if none */
 };
@@ -31,7 +31,7 @@ static void note_interrupt(int signal)
     interrupted = signal;
 }
 
-/* The first signal ends the run in order: finished rows are merged and the farm is stopped. The second one
+/* The first signal ends the run cleanly: finished rows are merged and the farm is stopped. A second signal
  * kills the process. */
 static void catch_signals(void)
 {
@@ -39,7 +39,7 @@ static void catch_signals(void)
 
     for (size_t i = 0; i < MF_ARRAY_LEN(signals); i++) {
         struct sigaction before;
-        /* Keep ignored signals ignored, as under nohup */
+        /* Keep ignored signals ignored, as under nohup. */
         if (sigaction(signals[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
             (void)sigaction(signals[i],
                             &(struct sigaction){.sa_handler = note_interrupt, .sa_flags = (int)SA_RESETHAND},
@@ -49,7 +49,7 @@ static void catch_signals(void)
 
 /* ---- submitting ---- */
 
-/* Adds an option, as a JSON number if the text is one. Skips NULL. */
+/* Adds an option. If the text is a number, adds it as a JSON number. Skips NULL. */
 static void add_option(cJSON *options, const char *name, const char *text)
 {
     double number;
@@ -70,12 +70,13 @@ static cJSON *make_options(const struct mf_tune_options *o, const struct mf_devi
 {
     char text[MF_DEVICE_CLASS_TEXT_MAX];
     cJSON *options = cJSON_CreateObject();
+    const int64_t timeout_max_ms = (int64_t)mf_batch_option_find("time_cap_ms")->max;
 
     mf_device_class_print(class, text);
     add_option(options, "classes", text);
     cJSON_AddNumberToObject(options, "err_ratio", o->err_ratio);
     add_count(options, "topk", o->topk, true);
-    add_count(options, "time_cap_ms", MF_MIN(o->timeout_s * 1000, (int64_t)TIMEOUT_MAX_MS), o->timeout_s > 0);
+    add_count(options, "time_cap_ms", MF_MIN(o->timeout_s * 1000, timeout_max_ms), o->timeout_s > 0);
     add_count(options, "warmup", o->warmup, o->warmup >= 0);
     add_count(options, "iters", o->iters, o->iters >= 0);
     add_count(options, "split_k", 0, !o->split_k);
@@ -110,7 +111,7 @@ static int make_csv(const struct mf_shape *shapes, size_t n, struct mf_buf *csv)
 }
 
 /* True if the farm rejected the content of the request. False for authentication, timeout and rate limit
- * errors: the same request may succeed later. */
+ * errors, because the same request may succeed later. */
 static bool is_refusal(long status)
 {
     static const long others[] = {401, 403, 408, 429};
@@ -122,8 +123,8 @@ static bool is_refusal(long status)
     return status >= 400 && status < 500;
 }
 
-/* Submits the recorded batch. Submitting it again returns the same batch because of its key. Deletes the
- * record of a rejected batch, which would make every later run fail. */
+/* Submits the recorded batch. A second submission returns the same batch, because it has the same key. If the
+ * batch is rejected, deletes its record, because it would make every later run fail. */
 static int submit(struct batch *b)
 {
     _cleanup_(mf_http_reply_release) struct mf_http_reply reply;
@@ -169,8 +170,8 @@ static int fetch_table(struct batch *b, const char *consumer, struct mf_table **
                : 0;
 }
 
-/* Fetches the batch's rows; for AITER only those whose kernels AITER dispatches. The rows keep moefarm's
- * columns after AITER's, so that a later run recognises them. */
+/* Fetches the batch's rows. For AITER, fetches only the rows whose kernels AITER dispatches. The rows keep
+ * moefarm's columns after AITER's, so that a later run recognises the rows. */
 static int fetch_rows(struct batch *b, struct mf_table **ret)
 {
     _cleanup_(mf_table_freep) struct mf_table *ours = NULL;
@@ -199,8 +200,8 @@ static void note_merged(struct batch *b, const struct mf_table_row *row, const s
 
     if (!o || o->end == MF_TUNE_TUNED)
         return;
-    /* With --compare, a foreign row that stays in the table counts as tuned: the new one was compared with it
-     */
+    /* With --compare, a foreign row that stays in the table counts as tuned, because it was compared with the
+     * new row. */
     bool kept = item->what == MF_MERGED_FOREIGN && b->run->options->compare;
     o->end = item->what == MF_MERGED_FOREIGN && !kept ? MF_TUNE_REMAINING : MF_TUNE_TUNED;
     o->us = row->us;
@@ -214,8 +215,7 @@ static void note_merged(struct batch *b, const struct mf_table_row *row, const s
               mf_table_no_kernel(row->kernel2) ? "" : row->kernel2);
 }
 
-/* Merges all finished rows of the batch into the table. Rows that it already has are no faster, so they are
- * kept. */
+/* Merges all finished rows of the batch into the table. Rows that an earlier call merged stay unchanged. */
 static int merge(struct batch *b)
 {
     _cleanup_(mf_table_freep) struct mf_table *fresh = NULL;
@@ -338,9 +338,10 @@ static int follow(struct batch *b)
         .reconnect_timeout_s = MF_WATCH_TIMEOUT_S, .on_tick = on_tick, .context = b};
     int code = mf_watch_batch(b->run->cli, b->id, &watch);
 
-    if (b->run->interrupted) /* rows finished after the last on_tick call */
+    if (b->run->interrupted) /* merge the rows that finished after the last on_tick call */
         return merge(b);
-    /* Failed tasks do not end the run. A failed on_tick call does, while the batch may still be running */
+    /* Failed tasks do not end the run. A failed on_tick call ends the run, even though the batch may still be
+     * running. */
     if (b->failed != 0 || (code != MF_EXIT_OK && code != MF_EXIT_FAILED))
         return b->failed != 0 ? b->failed : code;
     code = merge(b);
@@ -387,7 +388,7 @@ static int submit_new(struct batch *b, const struct mf_tune_list *list, size_t f
 
 /* ---- batches of an earlier run ---- */
 
-/* Removes the batch's rows from this run's lists. False if the batch does not belong to this run. */
+/* Removes the batch's rows from this run's lists. Returns false if the batch does not belong to this run. */
 static bool covers(struct mf_tune_run *run, const struct mf_tune_pending *p)
 {
     _cleanup_(cJSON_Deletep) cJSON *body = mf_json_parse(p->body, strlen(p->body), BODY_MAX);

@@ -36,7 +36,7 @@ static int make_folders(char *path)
     return mkdir(path, 0700) < 0 && errno != EEXIST ? -errno : 0;
 }
 
-/* Resolves the table's path. The table may not exist yet; its folder must. */
+/* Resolves the table's path. The table need not exist yet, but its folder must exist. */
 static void table_path(const char *tune_file, char path[PATH_MAX])
 {
     char folder[PATH_MAX], real[PATH_MAX];
@@ -158,7 +158,7 @@ int mf_tune_pending_add(const struct mf_tune_state *s, const char *farm, const c
     uint64_t hash = mf_hash64(options, strlen(options), mf_hash64(farm, strlen(farm), MF_HASH_SEED));
     struct timespec now;
 
-    /* The time makes the key unique: rows that are submitted again after a failure are a new batch */
+    /* The time makes the key unique, so that rows submitted again after a failure form a new batch. */
     (void)clock_gettime(CLOCK_REALTIME, &now);
     hash = mf_hash64(body, strlen(body), hash);
     p.farm = strdup(farm);

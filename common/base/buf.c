@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* data points here while a buffer has no allocation. Never written. */
+/* The data of buffers without an allocation. Never written. */
 static char empty_data[1];
 
 void mf_buf_init(struct mf_buf *b, size_t max)
@@ -103,7 +103,7 @@ int mf_buf_addv(struct mf_buf *b, const char *format, va_list args)
         }
     }
     va_end(again);
-    /* An output that did not fit has overwritten the terminator. */
+    /* Output that did not fit has overwritten the terminator. */
     if (r < 0 && b->cap > 0)
         b->data[b->len] = '\0';
     return r;

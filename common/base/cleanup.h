@@ -1,4 +1,5 @@
-/* Scope-bound cleanup as in systemd: declare with _cleanup_(x_freep), transfer ownership with MF_TAKE. */
+/* Scope-bound cleanup as in systemd. Declare a variable with _cleanup_(x_freep); transfer its ownership with
+ * MF_TAKE. */
 #pragma once
 
 #include <stdio.h>
@@ -15,7 +16,7 @@
     }                                      \
     struct mf_cleanup_needs_a_semicolon
 
-/* Returns the value of p and sets p to NULL: ownership moves to the caller. */
+/* Returns the value of p and sets p to NULL, so that ownership moves to the caller. */
 #define MF_TAKE(p)                 \
     ({                             \
         typeof(p) mf_taken_ = (p); \
@@ -32,7 +33,7 @@ static inline void mf_freep(void *p)
     free(*(void **)p);
 }
 
-/* Sets *fd to -1, because the kernel soon reuses the descriptor number for another file. */
+/* Closes *fd and sets it to -1, because the kernel soon reuses the descriptor number for another file. */
 static inline void mf_closep(int *fd)
 {
     if (*fd >= 0)

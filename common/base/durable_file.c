@@ -13,7 +13,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#define LINKS_MAX 40 /* the kernel's limit */
+#define LINKS_MAX 40 /* the kernel's limit of symbolic links in one path */
 
 int mf_write_all(int fd, const void *data, size_t len)
 {
@@ -36,15 +36,16 @@ static char *file_name(char *file)
     return slash ? slash + 1 : file;
 }
 
-/* The directory part with its trailing slash; "." if there is none. */
+/* Writes the directory part of `file` with its trailing slash, or "." if `file` has no slash. */
 static void folder_of(const char *file, char ret[PATH_MAX])
 {
     const char *slash = strrchr(file, '/');
     mf_format(ret, PATH_MAX, "%.*s", slash ? (int)(slash - file) + 1 : 1, slash ? file : ".");
 }
 
-/* Returns N if `file` is entry N of this process's descriptor directory (by any path), otherwise -1. The
- * symbolic links in that directory give only the path that the file had when it was opened. */
+/* Returns N if `file` is entry N of this process's descriptor directory, by whatever path it is named;
+ * otherwise -1. The text of such a symbolic link is only the path that the open file had when it was opened.
+ */
 static int own_descriptor(const char *file)
 {
     static const char *const folders[] = {"/proc/self/fd", "/proc/thread-self/fd"};
@@ -63,8 +64,8 @@ static int own_descriptor(const char *file)
     return -1;
 }
 
-/* True for links in /proc. They lead to an open file; the link text is only the path that the file had when
- * it was opened. */
+/* True if `file` is in /proc. A symbolic link there refers to an open file; the link text is only the path
+ * that the file had when it was opened. */
 static bool is_in_proc(const char *file)
 {
     char folder[PATH_MAX];
@@ -73,8 +74,8 @@ static bool is_in_proc(const char *file)
     return statfs(folder, &fs) == 0 && fs.f_type == PROC_SUPER_MAGIC;
 }
 
-/* Follows symbolic links in the last path component only; open(2) follows those in the directories. Stops at
- * a link to an open file of a process. */
+/* Follows symbolic links in the last path component only, because open(2) follows those in the directories.
+ * Stops at a link to an open file of a process. */
 static int follow_links(struct mf_target *t)
 {
     char to[PATH_MAX] = "", *file = t->file;
@@ -123,8 +124,8 @@ int mf_target_find(const char *path, struct mf_target *ret)
     return 0;
 }
 
-/* Does not reopen a file that this process has open: a new descriptor has its own position and lacks
- * O_APPEND. For another process's file there is no shared descriptor: truncate it first, as a shell's ">"
+/* A file that this process has open is not opened again, because the new descriptor would have its own
+ * position and lack O_APPEND. A file that another process has open is opened and truncated, as a shell's ">"
  * does. */
 int mf_stream_write(const struct mf_target *target, const void *data, size_t len)
 {

@@ -9,24 +9,27 @@
  * link, or the file that /dev/stdout is redirected to, and processes that have it open would not see the new
  * data. Resolve such a path with mf_target_find() before writing. */
 struct mf_target {
-    /* Path with symbolic links followed; the file need not exist. A new version is renamed to it. */
+    /* Path with symbolic links followed; the file need not exist. A new version of the file is renamed to
+     * this path. */
     char file[PATH_MAX];
-    bool is_stream; /* not a regular file, or is_open: write with mf_stream_write or refuse, never replace */
-    bool is_open;   /* an open file of some process, such as /dev/stdout; implies is_stream */
-    int descriptor; /* descriptor of this process that refers to the file; -1 if none: open the path */
+    /* not a regular file, or is_open is true. Write with mf_stream_write or refuse; never replace the file */
+    bool is_stream;
+    bool is_open; /* an open file of some process, such as /dev/stdout; implies is_stream */
+    /* descriptor of this process that refers to the file; -1 if this process does not have the file open */
+    int descriptor;
 };
 
 /* -EISDIR: the path names a directory. Other negative errno values: the path could not be resolved. */
 int mf_target_find(const char *path, struct mf_target *ret);
-/* Writes to the existing stream: to a descriptor of this process at its current position, to a file opened by
- * another process after truncating it. The write is neither atomic nor synced. Blocks like open(2) until a
- * FIFO has a reader. */
+/* Writes to an existing stream. If this process has the file open, writes to target->descriptor at its
+ * current position. Otherwise opens the file, and truncates it first if another process has it open. The
+ * write is neither atomic nor synced. Blocks like open(2) until a FIFO has a reader. */
 int mf_stream_write(const struct mf_target *target, const void *data, size_t len);
 
 /* Writes all bytes; retries after signals. -EIO: write(2) returned 0. */
 int mf_write_all(int fd, const void *data, size_t len);
-/* Makes a file name durable by syncing its directory. -EINVAL: the volume (some network file systems)
- * cannot sync a directory; the caller can rely on the rename only. */
+/* Makes a file name durable by syncing its directory. -EINVAL: the file system cannot sync a directory (some
+ * network file systems cannot); the rename may then not survive a power failure. */
 int mf_sync_folder(const char *path);
 /* Syncs the complete file `next` and renames it to `path` in the same directory. After a power failure `path`
  * holds either its old contents or all of the new ones. If the call fails before the rename, it deletes

@@ -16,7 +16,7 @@ enum mf_fault mf_fault_armed = MF_FAULT_NONE;
 
 /* Set once by mf_fault_init(). */
 static int64_t kill_at_hit;
-static int64_t *hit_count; /* mapped from FILE */
+static int64_t *hit_count; /* counter in FILE, mapped */
 
 int mf_fault_init(void)
 {
@@ -48,5 +48,5 @@ void mf_fault_hit(void)
         return;
     (void)kill(getpid(), SIGKILL);
     for (;;)
-        (void)pause(); /* until the signal is delivered to some thread */
+        (void)pause(); /* wait until SIGKILL is delivered to some thread */
 }

@@ -26,8 +26,8 @@ static bool is_unicode_escape(const unsigned char *p, size_t left)
     return memcmp(p + 2, "0000", 4) != 0;
 }
 
-/* Length of the prefix before the first byte that cJSON would accept and this parser rejects: control
- * characters, invalid UTF-8, \u0000. */
+/* Returns the length of the prefix without control characters, invalid UTF-8 and \u0000. cJSON would accept
+ * them, but this parser rejects them. */
 static size_t valid_prefix(const unsigned char *p, size_t len)
 {
     for (size_t i = 0; i < len;) {
@@ -58,7 +58,7 @@ cJSON *mf_json_parse(const char *text, size_t len, size_t max)
     if (len == 0 || len > max || valid_prefix((const unsigned char *)text, len) < len)
         return NULL;
     const char *end = NULL;
-    errno = 0; /* malloc sets ENOMEM; cJSON reports no cause */
+    errno = 0; /* cJSON reports no cause of a failure, but malloc sets ENOMEM */
     _cleanup_(cJSON_Deletep) cJSON *json = cJSON_ParseWithLengthOpts(text, len, &end, 0);
     errno = errno == ENOMEM ? ENOMEM : EBADMSG;
     if (!json)
@@ -169,7 +169,8 @@ cJSON *mf_json_array(const cJSON *object, const char *key)
 
 cJSON *mf_json_add_i64(cJSON *object, const char *key, int64_t value)
 {
-    /* cJSON prints 15 digits if the value they give is within one ulp, which is not exact. */
+    /* cJSON prints 15 digits if they parse to within one ulp of the value. That is exact only up to 15
+     * digits. */
     if (value > -INT64_C(1000000000000000) && value < INT64_C(1000000000000000))
         return cJSON_AddNumberToObject(object, key, (double)value);
     char text[24];

@@ -16,13 +16,13 @@ MF_DEFINE_CLEANUP(cJSON *, cJSON_Delete);
 cJSON *mf_json_parse(const char *text, size_t len, size_t max);
 /* Returns the line, from 1, at which mf_json_parse() stopped reading an invalid text. */
 size_t mf_json_error_line(const char *text, size_t len);
-/* Each reads member `key` of an object. -ENOENT: absent or null; -EINVAL: another type or out of range. *ret
- * is unchanged on failure. The object owns a returned text. */
+/* Each function reads member `key` of an object. -ENOENT: the member is absent or null; -EINVAL: it has
+ * another type or is out of range. *ret is unchanged on failure. The object owns a returned text. */
 int mf_json_i64(const cJSON *object, const char *key, int64_t min, int64_t max, int64_t *ret);
 int mf_json_double(const cJSON *object, const char *key, double *ret);
 int mf_json_bool(const cJSON *object, const char *key, bool *ret);
 int mf_json_text(const cJSON *object, const char *key, const char **ret);
-/* Like mf_json_i64 and mf_json_double, for a value instead of a member. NULL means absent. */
+/* Like mf_json_i64 and mf_json_double, but read the value itself. A NULL value counts as absent. */
 int mf_json_value_i64(const cJSON *value, int64_t min, int64_t max, int64_t *ret);
 int mf_json_value_double(const cJSON *value, double *ret);
 /* Returns the member, or NULL if it is absent or of another type. */
@@ -31,7 +31,8 @@ cJSON *mf_json_array(const cJSON *object, const char *key);
 /* Prints unformatted JSON, identical to cJSON's, as a heap string that the caller frees. NULL if memory runs
  * out. Invalid UTF-8, as left by truncated messages, is replaced: each invalid byte becomes '?'. */
 char *mf_json_print(const cJSON *json);
-/* Append one number, integer or quoted string to a buffer, in the format of mf_json_print(). */
+/* These functions append one number, integer or quoted string to a buffer, in the format of mf_json_print().
+ */
 void mf_json_put_number(struct mf_buf *b, double d);
 void mf_json_put_u64(struct mf_buf *b, uint64_t value);
 void mf_json_put_text(struct mf_buf *b, const char *text);

@@ -7,14 +7,15 @@
 #include "common/base/buf.h"
 #include "common/base/text.h"
 
-#define PRINT_MAX      INT32_MAX /* cJSON's limit */
+#define PRINT_MAX      INT32_MAX /* cJSON's maximum length of a text */
 #define SHORT_TEXT     64
-#define EXACT_DIGITS   1e15 /* below it 15 digits represent every integer */
+#define EXACT_DIGITS   1e15 /* below this value, 15 digits represent every integer */
 #define FRACTION       1000000
-#define FRACTION_LEAST 1e-4 /* below it cJSON prints an exponent */
-#define FRACTION_MOST  1e9  /* below it 15 digits leave six for the fraction */
+#define FRACTION_LEAST 1e-4 /* below this value, cJSON prints an exponent */
+#define FRACTION_MOST  1e9  /* below this value, 15 digits leave six for the fraction */
 
-/* Writes at least n digits that end before `at`; returns the index of the first digit. */
+/* Writes the value in decimal with at least n digits, so that it ends before index `at`. Returns the index of
+ * the first digit. */
 static size_t put_digits(char *text, size_t at, uint64_t value, size_t n)
 {
     for (size_t end = at; value > 0 || end - at < n; value /= 10)
@@ -29,7 +30,8 @@ void mf_json_put_u64(struct mf_buf *b, uint64_t value)
     (void)mf_buf_add(b, text + at, sizeof(text) - at);
 }
 
-/* Writes a point and the millionths before `at`, without trailing zeros; returns the index of the point. */
+/* Writes a decimal point and the millionths without trailing zeros, so that they end before index `at`.
+ * Returns the index of the point. */
 static size_t put_fraction(char *text, size_t at, uint64_t millionths)
 {
     size_t n = 6;
@@ -40,8 +42,8 @@ static size_t put_fraction(char *text, size_t at, uint64_t millionths)
     return at;
 }
 
-/* Prints integers and numbers with at most six decimals, which covers times, ratios and ids. Up to 15 digits
- * this text is the shortest for the double. Returns false for other numbers. */
+/* Prints integers and numbers with at most six decimals, which covers times, ratios and ids. Up to 15 digits,
+ * this text is the shortest that parses to the same double. Returns false for other numbers. */
 static bool add_short_number(struct mf_buf *b, double d)
 {
     double size = fabs(d);
@@ -110,7 +112,7 @@ void mf_json_put_text(struct mf_buf *b, const char *text)
     const unsigned char *p = (const unsigned char *)(text ? text : "");
     size_t left = strlen((const char *)p);
     char quoted[SHORT_TEXT + 2];
-    if (left <= SHORT_TEXT && plain_prefix(p, left) == left) { /* the common case: names and states */
+    if (left <= SHORT_TEXT && plain_prefix(p, left) == left) { /* the common case, such as names and states */
         quoted[0] = '"';
         memcpy(quoted + 1, p, left);
         quoted[1 + left] = '"';

@@ -23,8 +23,8 @@ void mf_log_init(const char *program, enum mf_log_level level)
 }
 
 /* Formats "2026-11-20T23:01:07.123Z". Avoids gmtime_r, which takes the C library's time zone lock. The
- * conversion of days to a date is from Howard Hinnant, "chrono-compatible low-level date algorithms", with
- * years from March. */
+ * conversion of days to a date is from Howard Hinnant, "chrono-compatible low-level date algorithms"; its
+ * years start in March. */
 static void print_time(int64_t wall_ms, char *buf, size_t cap)
 {
     int64_t days = wall_ms / 86400000, ms = wall_ms % 86400000;
@@ -39,7 +39,7 @@ static void print_time(int64_t wall_ms, char *buf, size_t cap)
               (int)(ms / 60000 % 60), (int)(ms / 1000 % 60), (int)(ms % 1000));
 }
 
-/* A message may quote text from a peer: replace control characters, so that it cannot forge a log line. */
+/* Replaces control characters, so that text quoted from a peer cannot forge a log line. */
 static void keep_on_one_line(char *text)
 {
     for (; *text; text++) {

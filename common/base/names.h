@@ -12,11 +12,11 @@
 #define MF_NAMES_VALUE_(P, NAME, text) P##NAME,
 #define MF_NAMES_TEXT_(P, NAME, text)  [P##NAME] = text,
 
-#define MF_NAMES_DECLARE(type, P, MAP)                                        \
-    enum type { MAP(MF_NAMES_VALUE_, P) P##N_ };                              \
-    /* Text of a value; "?" for an invalid number. */                         \
-    const char *type##_name(enum type value);                                 \
-    /* Exact match. -EINVAL and *ret unchanged if the text names no value. */ \
+#define MF_NAMES_DECLARE(type, P, MAP)                                                           \
+    enum type { MAP(MF_NAMES_VALUE_, P) P##N_ };                                                 \
+    /* Text of a value; "?" for an invalid number. */                                            \
+    const char *type##_name(enum type value);                                                    \
+    /* Accepts the exact text of a value. -EINVAL: no value has this text; *ret is unchanged. */ \
     int type##_parse(const char *text, enum type *ret)
 
 #define MF_NAMES_DEFINE(type, P, MAP)                                              \

@@ -8,7 +8,8 @@
 
 #include "common/base/text.h"
 
-/* Accepts a path or '@' and a name in the abstract namespace, where a zero byte replaces the '@'. */
+/* Accepts a path, or '@' and a name in the abstract namespace. In the socket address, a zero byte replaces
+ * the '@'. */
 static int parse_address(const char *text, struct mf_notify *n)
 {
     size_t len = strlen(text);

@@ -1,7 +1,7 @@
-/* Service notifications in systemd's protocol (sd_notify(3)), without its library: each message is one
- * datagram to $NOTIFY_SOCKET. The main loop sends READY=1 when it serves, calls mf_notify_watchdog() in each
- * iteration, so that a hung loop misses its watchdog, and sends STOPPING=1. If $NOTIFY_SOCKET is not set,
- * nothing is sent. Not thread-safe. */
+/* Service notifications in systemd's protocol (sd_notify(3)), without its library. Each message is one
+ * datagram to $NOTIFY_SOCKET. The main loop sends READY=1 when it starts to serve and STOPPING=1 when it
+ * shuts down. It calls mf_notify_watchdog() in each iteration, so that the watchdog expires if the loop
+ * hangs. If $NOTIFY_SOCKET is not set, nothing is sent. Not thread-safe. */
 #pragma once
 
 #include <stdint.h>
@@ -23,7 +23,8 @@ void mf_notify_release(struct mf_notify *n);
 
 /* Sends NAME=VALUE lines. Ignores send errors. */
 void mf_notify_send(struct mf_notify *n, const char *lines);
-/* Sends WATCHDOG=1 if it is due. now_ms: from mf_now_ms(). */
+/* Sends WATCHDOG=1 if it is due. now_ms: the current time from mf_now_ms(). */
 void mf_notify_watchdog(struct mf_notify *n, int64_t now_ms);
-/* Time by which the loop must call mf_notify_watchdog() again (clock of mf_now_ms()); INT64_MAX: never. */
+/* Time by which the loop must call mf_notify_watchdog() again (clock of mf_now_ms()); INT64_MAX without a
+ * watchdog. */
 int64_t mf_notify_due_ms(const struct mf_notify *n);

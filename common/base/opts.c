@@ -8,7 +8,8 @@
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
 
-#define LEFT_MAX      28 /* widest left column of --help; a longer option has a line of its own */
+/* maximum width of the left column of --help; a longer option has a line of its own */
+#define LEFT_MAX      28
 #define HELP_WIDTH    90
 #define LEFT_TEXT_MAX 160
 
@@ -39,7 +40,7 @@ static const char *argument_of(const struct mf_opt *o)
     return o->argument ? o->argument : "VALUE";
 }
 
-/* Number of consecutive rows, from the first, that set the same value: spellings of one option. */
+/* Returns the number of spellings of the first option, which are the first rows that set the same value. */
 static size_t count_spellings(const struct mf_opt *opts, size_t n)
 {
     size_t i = 1;
@@ -48,7 +49,7 @@ static size_t count_spellings(const struct mf_opt *opts, size_t n)
     return i;
 }
 
-/* One-letter names and names that start with "no-" have no "no-" form. */
+/* True if --help shows a "no-" form: for a bool, unless its name has one letter or starts with "no-". */
 static bool shows_no(const struct mf_opt *o)
 {
     return !has_value(o) && !is_builtin(o) && strlen(o->name) > 1 && strncmp(o->name, "no-", 3) != 0;
@@ -76,11 +77,11 @@ static const char *help_of(const struct mf_opt *o, size_t n)
     return "";
 }
 
-/* Formats " (default: 8)", or nothing if no default is to be shown. */
+/* Formats " (default: 8)"; empty if no default is to be shown, or if the help text states it. */
 static void print_default(const struct mf_opt *o, char *buf, size_t cap)
 {
     buf[0] = '\0';
-    if (is_builtin(o))
+    if (is_builtin(o) || (o->help && strstr(o->help, "default: ")))
         return;
     switch (o->type) {
     case MF_OPT_BOOL:
@@ -140,7 +141,7 @@ static int left_width(const struct mf_opt *opts, size_t n)
     return width;
 }
 
-/* n: number of spellings. */
+/* Prints one option. n: number of its spellings. */
 static void print_option(FILE *out, const struct mf_opt *o, size_t n, int width)
 {
     char left[LEFT_TEXT_MAX], text[1024], value[256];
@@ -191,11 +192,11 @@ static const struct mf_opt *find_in(const struct mf_opt *opts, size_t n, const c
     return NULL;
 }
 
-/* The known option with the most similar name; NULL if no name is similar. */
+/* Returns the known option with the most similar name, or NULL if no name is similar. */
 static const struct mf_opt *nearest(const struct mf_opt *opts, size_t n, const char *name, size_t len)
 {
     const struct mf_opt *best = NULL;
-    size_t best_distance = len < 2 ? 0 : len < 4 ? 2 : 4; /* exclusive limit */
+    size_t best_distance = len < 2 ? 0 : len < 4 ? 2 : 4; /* only smaller distances count */
     for (size_t i = 0; i < n; i++) {
         size_t d = mf_edit_distance(name, len, opts[i].name, strlen(opts[i].name));
         if (d < best_distance) {
@@ -209,11 +210,11 @@ static const struct mf_opt *nearest(const struct mf_opt *opts, size_t n, const c
 /* One argv word that starts with a dash. */
 struct word {
     const char *text;
-    const char *name; /* after the dashes, name_len bytes */
+    const char *name; /* the name after the dashes, name_len bytes long */
     size_t name_len;
     const char *attached;        /* text after "=", or NULL */
-    const struct mf_opt *option; /* NULL if unknown */
-    bool off;                    /* written with "no-" */
+    const struct mf_opt *option; /* known option with this name, or NULL */
+    bool off;                    /* the name was written with "no-" */
 };
 
 static struct word read_word(const struct mf_opt *opts, size_t n, const char *text)
@@ -234,7 +235,7 @@ static struct word read_word(const struct mf_opt *opts, size_t n, const char *te
     return w;
 }
 
-/* Number of argv words of the option and its value; next: the following word or NULL. */
+/* Returns how many argv words the option and its value take. next: the following word or NULL. */
 static int words_of(const struct word *w, const char *next)
 {
     if (!w->option || !has_value(w->option) || w->attached)
@@ -304,7 +305,7 @@ static int set_bool(const struct mf_opt *o, const struct word *w)
     return 0;
 }
 
-/* next: the following word or NULL. */
+/* Sets the value of one option. next: the following word or NULL. */
 static int apply_option(const struct word *w, const char *next)
 {
     const struct mf_opt *o = w->option;

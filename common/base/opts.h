@@ -26,15 +26,16 @@ struct mf_opt {
     void *value;          /* bool, int64_t, double or const char *; holds the default before parsing */
     const char *argument; /* placeholder of the value in --help; NULL for a bool */
     const char *help;
-    int64_t min, max; /* of an int; both 0: unlimited. A default outside means "not set" and is not shown */
+    /* range of an int; both 0: unlimited. A default outside the range means "not set" and is not shown */
+    int64_t min, max;
 };
 
-/* usage: what --help prints after "usage: ", with a description:
+/* usage: the text that --help prints after "usage: ", including a description:
  *   "moefarm rank [options] BATCH\n\nPrint the configs of a batch, best first."
  *
- * Parses argv[1..]; *ret_rest is the index of the first positional argument. Returns 0, 1 if --help or
- * --version was printed (the caller exits with 0), or -EINVAL after a message on stderr that names the option
- * and the fix. Options before the rejected one are already set then. */
+ * Parses argv[1..]; *ret_rest is the index of the first positional argument. Returns 0, or 1 if --help or
+ * --version was printed (the caller exits with 0). Returns -EINVAL after a message on stderr that names the
+ * option and the fix; the options before the rejected one are then already set. */
 int mf_opts_parse(const char *usage, const struct mf_opt *opts, size_t n, int argc, char **argv,
                   int *ret_rest);
 /* Returns how many argv words the option takes (1 or 2). `word` starts with '-'; `next` is the following word

@@ -4,7 +4,8 @@
 
 MF_NAMES_DEFINE(mf_paired_verdict, MF_PAIRED_, MF_PAIRED_MAP)
 
-/* The range of n values misses the median if all values lie on one side of it: probability 2^(1-n). */
+/* The range of n values misses the median only if all values lie on the same side of the median. The
+ * probability of this is 2^(1-n). */
 size_t mf_paired_min_rounds(double confidence)
 {
     size_t n = 1;

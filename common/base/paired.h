@@ -1,7 +1,7 @@
 /* Paired comparison: is the new time lower than the old one? The two series are measured in the same rounds.
  * Drift between rounds affects both, so the test uses the ratio of each round.
  *
- *   change     median of new / old - 1 with its confidence interval (common/base/stats.h). -0.1: 10% less
+ *   change     median of new / old - 1 with its confidence interval (base/stats.h). -0.1 means 10% less
  *   FASTER     the interval lies below zero, and the median is at or below -least_effect
  *   SLOWER     the interval lies above zero, and the median is at or above least_effect
  *   SAME       the interval lies between -least_effect and least_effect; it may contain zero
@@ -26,11 +26,10 @@ MF_NAMES_DECLARE(mf_paired_verdict, MF_PAIRED_, MF_PAIRED_MAP);
 #define MF_RACE_RERUN_MAX 4
 
 struct mf_paired_rule {
-    double least_effect; /* in [0, 1): 0.03 is 3% */
+    double least_effect; /* fraction in [0, 1); 0.03 means 3% */
     double confidence;   /* in (0, 1) */
 };
-#define MF_PAIRED_LEAST_EFFECT 0.03
-#define MF_PAIRED_CONFIDENCE   0.99
+#define MF_PAIRED_CONFIDENCE 0.99
 
 struct mf_paired {
     enum mf_paired_verdict verdict;

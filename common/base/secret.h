@@ -35,7 +35,7 @@ int mf_secret_hash(const uint8_t secret[MF_KEY_SIZE], uint8_t ret[MF_KEY_SIZE]);
 bool mf_secret_equal(const uint8_t a[MF_KEY_SIZE], const uint8_t b[MF_KEY_SIZE]);
 
 void mf_access_token_print(int64_t id, const uint8_t secret[MF_KEY_SIZE], char text[MF_TOKEN_TEXT_MAX]);
-/* -EINVAL: not an access token. */
+/* -EINVAL: the text is not an access token. */
 int mf_access_token_parse(const char *text, int64_t *ret_id, uint8_t ret_secret[MF_KEY_SIZE]);
 void mf_enrol_token_print(const uint8_t secret[MF_KEY_SIZE], const uint8_t coordinator[MF_KEY_SIZE],
                           char text[MF_TOKEN_TEXT_MAX]);

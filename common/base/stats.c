@@ -54,7 +54,7 @@ double mf_median(double *values, size_t n)
     return sorted_median(values, n);
 }
 
-#define CLIP 1.5 /* in units of the scale: deviations are clipped to this */
+#define CLIP 1.5 /* maximum deviation in units of the scale; larger deviations are clipped to it */
 
 double mf_clipped_mean(double *values, size_t n, double scale)
 {
@@ -66,7 +66,7 @@ double mf_clipped_mean(double *values, size_t n, double scale)
     return start + sum / (double)n;
 }
 
-/* Median of |a - b| of two standard normal values. */
+/* Median of |a - b| for two independent standard normal values a and b. */
 #define MEDIAN_DIFFERENCE 0.9539
 
 double mf_noise_scale(double *series, size_t n)
@@ -91,7 +91,7 @@ double mf_mad(double *values, size_t n)
 struct ranks {
     size_t n;                      /* pairs with a difference */
     double positive;               /* doubled rank sum of the positive differences */
-    double tie_term;               /* sum of t^3 - t over the ties */
+    double tie_term;               /* sum of t^3 - t over all groups of t tied values */
     unsigned doubled[EXACT_PAIRS]; /* each pair's doubled rank, when n is at most EXACT_PAIRS */
 };
 
@@ -120,7 +120,7 @@ static struct ranks rank_differences(const double *difference, size_t n, double 
     return ranks;
 }
 
-/* Counts the sign patterns that give each rank sum: at most 2^20. */
+/* Returns the exact p value. Counts how many of the sign patterns (at most 2^20) give each rank sum. */
 static double exact_p(const struct ranks *ranks)
 {
     uint32_t ways[EXACT_SUM + 1] = {1};
@@ -132,8 +132,8 @@ static double exact_p(const struct ranks *ranks)
             ways[sum] += ways[sum - rank];
     }
 
-    /* The distribution is symmetric: the upper tail of the larger sum equals the lower tail of the smaller
-     * one. */
+    /* The distribution is symmetric, so the upper tail of the larger sum equals the lower tail of the smaller
+     * sum. */
     unsigned positive = (unsigned)ranks->positive, smaller = MF_MIN(positive, reach - positive);
     double tail = 0;
     for (unsigned sum = 0; sum <= smaller; sum++)
@@ -157,9 +157,10 @@ double mf_wilcoxon_p(const double *difference, size_t n, double *scratch)
     return ranks.n <= EXACT_PAIRS ? exact_p(&ranks) : normal_p(&ranks);
 }
 
-/* Returns the largest k for which [k-th smallest, k-th largest] covers the median with the confidence; 1 if
- * even the whole range does not. The interval misses the median if fewer than k values lie on one side of it,
- * with probability 2 P(Binomial(n, 1/2) < k). Uses logarithms, because 2^-n underflows for large n. */
+/* Returns the largest k for which [k-th smallest, k-th largest] covers the median with the confidence, or 1
+ * if even the whole range does not cover it. The interval misses the median if fewer than k values lie on one
+ * side of it, with probability 2 P(Binomial(n, 1/2) < k). Uses logarithms, because 2^-n underflows for large
+ * n. */
 static size_t interval_rank(size_t n, double confidence)
 {
     double log_p = -(double)n * log(2.0), tail = 0, allowed = (1 - confidence) / 2;

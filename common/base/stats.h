@@ -19,9 +19,10 @@ double mf_noise_scale(double *series, size_t n);
 /* Median absolute deviation from the median. n >= 1; overwrites the values. */
 double mf_mad(double *values, size_t n);
 
-/* p value of the two-sided Wilcoxon signed-rank test of paired differences. Zeros are dropped, ties get
- * average ranks. Exact distribution up to 20 pairs, above that the normal approximation with continuity
- * correction. Returns 1.0 for fewer than 5 non-zero pairs. scratch holds n values. */
+/* Returns the p value of the two-sided Wilcoxon signed-rank test of paired differences. Zeros are dropped,
+ * ties get average ranks. The distribution is exact up to 20 pairs; for more pairs it is the normal
+ * approximation with continuity correction. Returns 1.0 for fewer than 5 non-zero pairs. scratch holds n
+ * values. */
 double mf_wilcoxon_p(const double *difference, size_t n, double *scratch);
 
 struct mf_interval {

@@ -5,30 +5,31 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Parses the whole text as decimal digits with an optional '-'; no spaces. -EINVAL; -ERANGE: outside [min,
- * max]. */
+/* Parses the whole text as decimal digits with an optional '-'. -EINVAL: the text has another form, for
+ * example spaces. -ERANGE: the number is outside [min, max]. */
 int mf_parse_i64(const char *text, int64_t min, int64_t max, int64_t *ret);
-/* Parses the whole text as a finite decimal number. -EINVAL, -ERANGE. */
+/* Parses the whole text as a decimal number. -EINVAL: the text has another form. -ERANGE: the number is too
+ * large for a double. */
 int mf_parse_double(const char *text, double *ret);
-/* Like mf_parse_double, with an optional trailing '%'; *ret_sign tells whether it was there. Does not divide
- * by 100. */
+/* Like mf_parse_double, but accepts a trailing '%'. *ret_sign: true if the text ends with '%'. Does not
+ * divide by 100. */
 int mf_parse_percent(const char *text, double *ret, bool *ret_sign);
-/* Accepts "1 true True yes on" and "0 false False no off". -EINVAL. */
+/* Accepts "1 true True yes on" and "0 false False no off". -EINVAL: another text. */
 int mf_parse_bool(const char *text, bool *ret);
-/* Copies without truncation: -ENAMETOOLONG leaves dst empty. */
+/* Copies the whole string. -ENAMETOOLONG: the string does not fit; dst is empty. */
 int mf_copy(char *dst, size_t cap, const char *src);
 /* Bounded snprintf that truncates silently and always terminates. Only for messages. */
 void mf_format(char *dst, size_t cap, const char *format, ...) __attribute__((format(printf, 3, 4)));
-/* Append text at `at`, truncated silently at `end`, and return the address of the new terminator. For code
- * that runs once per step, where mf_format costs ten times as much. */
+/* These functions write text or a number at `at`, truncated silently at `end`, and return the address of the
+ * new terminator. Use them in code that runs once per step, where mf_format would cost ten times as much. */
 char *mf_append(char *at, const char *end, const char *text);
 char *mf_append_i64(char *at, const char *end, int64_t value);
-/* True for 1 to max characters out of letters, digits and "_.-". */
+/* True if the text has 1 to max characters, all of them letters, digits or one of "_.-". */
 bool mf_is_name(const char *text, size_t max);
 /* Matches a pattern with * and ? against the whole text. */
 bool mf_glob(const char *pattern, const char *text);
-/* Length in bytes of the UTF-8 character at text, which has left >= 1 bytes to its end; 0 if it is invalid.
- * Rejects overlong forms, surrogates and code points above U+10FFFF. */
+/* Returns the length in bytes of the UTF-8 character at text, or 0 if it is invalid. left: number of bytes up
+ * to the end of the text, at least 1. Rejects overlong forms, surrogates and code points above U+10FFFF. */
 size_t mf_utf8_length(const void *text, size_t left);
 /* Levenshtein distance, ignoring ASCII case. Only the first MF_EDIT_MAX bytes of each text count. */
 #define MF_EDIT_MAX 40

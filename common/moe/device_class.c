@@ -6,7 +6,7 @@
 
 #include "common/base/text.h"
 
-/* Above every device; small enough that 2 * cu_num does not overflow. */
+/* Greater than the cu_num of every device, but so small that 2 * cu_num does not overflow. */
 #define CU_NUM_MAX 1000000
 
 int mf_device_class_parse(const char *text, struct mf_device_class *ret)

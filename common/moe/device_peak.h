@@ -14,12 +14,14 @@ struct mf_device_peak {
     const char *model; /* for display: "MI350X, MI355X" */
     /* Peak of 16, 8 and 4-bit floats (TFLOP/s) and int8 (TOP/s); 0: not supported */
     double tf_16, tf_8, tf_4, ti_8;
-    double gbs;         /* device memory bandwidth in GB/s */
-    double cache_mb;    /* shared cache (L2 or Infinity Cache) in MB: data that a call may find cached */
+    double gbs; /* device memory bandwidth in GB/s */
+    /* size of the shared cache (L2 or Infinity Cache) in MB; a call may find this much data cached */
+    double cache_mb;
     const char *source; /* a public document */
 };
 
 /* Returns NULL for a class without known figures. */
 const struct mf_device_peak *mf_device_peak_find(const struct mf_device_class *class);
-/* TFLOP/s (TOP/s) for activations of this type; the next wider type if the device lacks it. */
+/* Returns the peak in TFLOP/s (int8: TOP/s) for activations of this type, or of the next wider type if the
+ * device does not support this type. */
 double mf_device_peak_tflops(const struct mf_device_peak *peak, enum mf_dtype activations);

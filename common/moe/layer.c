@@ -51,7 +51,7 @@ int mf_ops_parse(const char *text, mf_ops *ret)
     return 0;
 }
 
-/* Rows of one expert in w1. */
+/* Returns the number of rows of one expert in w1. */
 static double w1_rows(const struct mf_shape *shape)
 {
     return (shape->use_g1u1 ? 2.0 : 1.0) * shape->inter_dim;
@@ -68,7 +68,7 @@ static double blocks(double n, double size)
     return (double)(((int64_t)n + (int64_t)size - 1) / (int64_t)size);
 }
 
-/* Scale bytes of one expert's weight matrix of rows x columns. */
+/* Returns the size of the scales of one expert's weight matrix of rows x columns, in bytes. */
 static double scale_bytes(const struct mf_shape *shape, double rows, double columns)
 {
     switch (shape->q_type) {
@@ -80,7 +80,7 @@ static double scale_bytes(const struct mf_shape *shape, double rows, double colu
         /* e8m0 scales have one byte; int4 has bf16 scales */
         return rows * blocks(columns, 32) * (shape->q_dtype_w == MF_DTYPE_INT4 ? 2 : 1);
     case MF_QTYPE_PER_1X16:
-        return rows * blocks(columns, 16) + 4; /* e4m3 scales have one byte; plus the global scale */
+        return rows * blocks(columns, 16) + 4; /* one byte per e4m3 scale, and 4 bytes for the global scale */
     case MF_QTYPE_PER_1X128:
         return 4 * blocks(rows, 128) * blocks(columns, 128);
     case MF_QTYPE_NO:

@@ -3,7 +3,7 @@
  *   topk ids, weights ─► sort ────────────┐
  *   hidden states ─► quant1 ─► gather ─► gemm1 ─► act ─► quant2 ─► gemm2 ─► weight ─► combine ─► output
  *
- * With doweight_stage1 the op `weight` runs between gemm1 and act; the set is the same. */
+ * With doweight_stage1 the op `weight` runs between gemm1 and act; the set of ops does not change. */
 #pragma once
 
 #include <stdint.h>
@@ -16,10 +16,10 @@
     X(P, SORT, "sort")       /* align tokens to expert blocks of block_m rows */ \
     X(P, QUANT1, "quant1")   /* quantise the hidden states */                    \
     X(P, GATHER, "gather")   /* copy token rows into expert order */             \
-    X(P, GEMM1, "gemm1")     /* gate and up */                                   \
+    X(P, GEMM1, "gemm1")     /* gate and up projection */                        \
     X(P, ACT, "act")                                                             \
     X(P, QUANT2, "quant2")   /* quantise the intermediate */                     \
-    X(P, GEMM2, "gemm2")     /* down */                                          \
+    X(P, GEMM2, "gemm2")     /* down projection */                               \
     X(P, WEIGHT, "weight")   /* multiply by the routing weight */                \
     X(P, COMBINE, "combine") /* sum over topk */
 /* clang-format on */
@@ -28,8 +28,8 @@ MF_NAMES_DECLARE(mf_op, MF_OP_, MF_OP_MAP);
 typedef uint32_t mf_ops;
 #define MF_OP_BIT(op) (1u << (op))
 
-/* Ops of a shape: all nine, or seven without quant1 and quant2 if the activations have the dtype of the
- * hidden states. */
+/* Returns the ops of a shape: all nine, or only seven (without quant1 and quant2) if the activations have the
+ * dtype of the hidden states. */
 mf_ops mf_layer_ops(const struct mf_shape *shape);
 
 #define MF_OPS_TEXT_MAX 80
@@ -43,10 +43,10 @@ int mf_ops_parse(const char *text, mf_ops *ret);
 double mf_layer_flops(const struct mf_shape *shape);
 /* Expected number of local experts with at least one token if all experts of all ranks are equally likely. */
 double mf_layer_expected_active(const struct mf_shape *shape);
-/* Expected number of blocks of block_m rows over these experts, the last block of each expert padded. An
- * expert's row count is binomial; uses the normal approximation for the probability that it exceeds each
- * multiple of block_m. */
+/* Returns the expected number of blocks of block_m rows of these experts; the last block of each expert is
+ * padded. The row count of an expert is binomial; a normal distribution approximates the probability that the
+ * row count exceeds each multiple of block_m. */
 double mf_layer_expected_blocks(const struct mf_shape *shape, int32_t block_m);
-/* Minimum traffic of the layer in bytes if `active` experts get tokens: their weights and scales once, the
- * hidden states read and the output written. */
+/* Minimum traffic of the layer in bytes if `active` experts get tokens: their weights and scales are read
+ * once, the hidden states are read, and the output is written. */
 double mf_layer_min_bytes(const struct mf_shape *shape, int64_t active);

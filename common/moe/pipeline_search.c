@@ -23,52 +23,54 @@ struct bits {
     uint64_t w[BITS_WORDS];
 };
 
-/* Steps that differ only in time and name. A cheapest pipeline contains only the cheapest members. */
+/* Steps that differ only in time and name. The cheapest pipelines contain only the cheapest steps of a group.
+ */
 struct group {
     mf_ops covers;
     int32_t block_m;
-    uint8_t w1, w2;              /* layout index + 1 of the weight read; 0: none */
-    struct bits needs, gives;    /* without weights */
+    /* index + 1 of the layout in which the steps read the weight; 0 if they do not read it */
+    uint8_t w1, w2;
+    struct bits needs, gives;    /* tensor specs that the steps read and write, without weights */
     struct bits redundant_zeros; /* set by find_redundant_zeros() */
     int n;
     int32_t ranks[MF_PATH_KEEP_MAX]; /* members, cheapest first */
 };
 
-/* Bits of a structure above the ops: lowest op of the step that zeroes y, plus one; 0: no step with ops
- * zeroes it. */
+/* The bits of a structure from here on hold 1 + the lowest op of the step that zeroes y; 0 if no step with
+ * ops zeroes y. */
 #define ZERO_SHIFT 60
 _Static_assert(4 * MF_OP_N_ <= ZERO_SHIFT, "bits of a structure");
 
 struct partial {
     double us;
     int32_t n;
-    int32_t ranks
-        [MF_PATH_STEPS_MAX]; /* ascending, so equal sets compare equal and give the same floating-point sum */
+    /* ascending, so that equal sets compare equal and their times have the same floating-point sum */
+    int32_t ranks[MF_PATH_STEPS_MAX];
 };
 
 /* Properties of a partial path that decide which steps may follow and which paths compete. */
 struct key {
     uint64_t structure;
-    struct bits live;      /* available and needed by a step that may follow */
-    struct bits unused;    /* conversion results and redundant zeros without a use so far */
-    struct bits converted; /* conversion results; no other step may give them */
+    struct bits live;      /* available, and needed by a step that may follow */
+    struct bits unused;    /* conversion results and redundant zeros that no step has used so far */
+    struct bits converted; /* conversion results, which no other step may write */
     mf_ops covered;
     int32_t block_m;
     uint8_t w1, w2;
     uint8_t conversions;
-    uint8_t zero[5]; /* explicit padding: keys are hashed and compared as bytes */
+    uint8_t zero[5]; /* explicit padding, because keys are hashed and compared as bytes */
 };
 
 struct state {
     struct key key;
     int32_t next_in_level; /* next state of the same level; -1: end */
     int n;
-    struct partial *best; /* ascending by (us, ranks) */
+    struct partial *best; /* cheapest partial paths of the state, ascending by (us, ranks) */
 };
 
 /* State of one search. Steps are identified by their rank in (family, name) order, so that the result does
- * not depend on the input order. The level of a state is its number of covered ops and conversions; each
- * transition raises it, so states are completed level by level. */
+ * not depend on the input order. The level of a state is the number of its covered ops and conversions. Each
+ * transition raises the level, so the search completes the states level by level. */
 struct search {
     const struct mf_path_problem *p;
     int32_t *order; /* rank → index of the step */
@@ -169,8 +171,8 @@ static int intern_layout(struct search *s, const char *order)
     return ++s->n_layouts;
 }
 
-/* Computes a step's signature. Returns 0 if no pipeline can contain the step, because it reads one weight in
- * two layouts, otherwise 1. */
+/* Computes a step's signature. Returns 1, or 0 if no pipeline can contain the step because the step reads one
+ * weight in two layouts. */
 static int make_signature(struct search *s, const struct mf_step *step, struct group *ret)
 {
     *ret = (struct group){.covers = step->covers, .block_m = step->block_m};
@@ -223,8 +225,8 @@ static void group_add(struct search *s, struct group *g, int32_t rank)
     g->ranks[at] = rank;
 }
 
-/* Finds the zeros that a group writes although an otherwise equal group does not write them. If no later step
- * uses such zeros, a cheaper pipeline exists. */
+/* Finds redundant zeros: zeros that a group writes, although an otherwise equal group does without. A
+ * pipeline in which no later step uses such zeros should contain the other group instead. */
 static void find_redundant_zeros(struct search *s)
 {
     for (size_t i = 0; i < s->n_groups; i++) {
@@ -267,14 +269,14 @@ static int make_groups(struct search *s)
     return 0;
 }
 
-/* Ignores needs: compares ops, block_m and weight layouts only. */
+/* True if the ops, block_m and weight layouts of the group fit the path. Ignores the other inputs. */
 static bool is_compatible(const struct key *k, const struct group *g)
 {
     return !(g->covers & k->covered) && (!g->block_m || !k->block_m || g->block_m == k->block_m) &&
            (!g->w1 || !k->w1 || g->w1 == k->w1) && (!g->w2 || !k->w2 || g->w2 == k->w2);
 }
 
-/* The output, and the needs of all steps that may still follow. */
+/* Returns the tensor specs that are still needed: the output, and the inputs of all steps that may follow. */
 static struct bits still_needed(const struct search *s, const struct key *k)
 {
     struct bits b = s->outputs;
@@ -285,8 +287,9 @@ static struct bits still_needed(const struct search *s, const struct key *k)
     return b;
 }
 
-/* Stores the lowest op of the step, plus one, in the four bits of each covered op, and at ZERO_SHIFT if the
- * step zeroes y; of several such steps the lowest counts. */
+/* Adds a step to a structure: stores 1 + the lowest op of the step in the four bits of each covered op. If
+ * the step zeroes y, stores the same number at ZERO_SHIFT; if several steps zero y, the lowest number
+ * remains. */
 static uint64_t add_structure(uint64_t structure, mf_ops covers, bool zeroes)
 {
     if (!covers)
@@ -331,8 +334,8 @@ static bool advance(const struct search *s, const struct key *from, const struct
     }
     struct bits want = still_needed(s, ret);
     ret->live = bits_and(bits_or(from->live, g->gives), want);
-    /* A spec in `unused` that is no longer live can never be used, so the path is illegal. The caller uses
-     * the output. */
+    /* A spec in `unused` that is no longer live can never be used, so the path is illegal. Outputs are not
+     * unused, because the caller uses them. */
     ret->unused = bits_minus(ret->unused, s->outputs);
     return bits_subset(&ret->unused, &ret->live);
 }
@@ -415,7 +418,8 @@ static int compare_partials(const struct partial *a, const struct partial *b)
     return a->n - b->n;
 }
 
-/* Inserts into the sorted list, unless the list contains an equal entry or is full of better ones. */
+/* Inserts a partial path into the sorted list, unless the list contains an equal path or is full of better
+ * ones. */
 static void insert_partial(const struct search *s, struct state *state, const struct partial *add)
 {
     int at = state->n;
@@ -478,7 +482,7 @@ static int expand(struct search *s, int32_t index)
     return 0;
 }
 
-/* True if all needs of the step are weights, inputs or available. */
+/* True if each input of the step is a weight, an input of the layer, or available. */
 static bool is_runnable(const struct mf_step *step, const struct mf_tensor_spec *available, int n)
 {
     for (int i = 0; i < step->n_needs; i++) {
@@ -493,7 +497,7 @@ static bool is_runnable(const struct mf_step *step, const struct mf_tensor_spec 
 }
 
 /* Orders the steps by the layer's ops. A conversion runs only if no other step can, so it directly precedes
- * its user. */
+ * the step that uses its result. */
 static void order_for_execution(const struct search *s, const struct partial *from, struct mf_path *path)
 {
     struct mf_tensor_spec available[MF_PATH_STEPS_MAX * MF_STEP_TENSOR_SPECS_MAX];
@@ -559,12 +563,12 @@ static bool same_kind(const struct mf_path *a, const struct mf_path *b)
            strcmp(a->w2, b->w2) == 0;
 }
 
-/* Several states can end in paths of one kind, for example with different conversions: keep the best of all.
- */
+/* Keeps the best paths of each kind. Paths of one kind can end in several states, for example because their
+ * conversions differ. */
 static int keep_best(struct search *s)
 {
     struct kind {
-        size_t first; /* index of its first kept path */
+        size_t first; /* index of the first kept path of this kind */
         int n;
     };
     _cleanup_(mf_freep) struct kind *kinds = calloc(s->n_found + 1, sizeof(*kinds));

@@ -3,12 +3,13 @@
  *
  * A pipeline is legal if
  *   - its steps cover every op of the layer exactly once;
- *   - each tensor spec that a step needs is an input of the layer, a weight, or given by an earlier step;
+ *   - each tensor spec that a step reads is an input of the layer, a weight, or written by an earlier step;
  *   - all steps with a block_m agree on it, and all steps that read a weight agree on its layout;
- *   - new tensor specs from a step without ops (a conversion) are used later and given by no other step;
- *   - zeros that a step writes in addition to its ops are used later and not written before, if there is an
- *     equal step without the zeroing;
- *   - y is given in token order in the layer's format.
+ *   - each new tensor spec that a conversion (a step without ops) writes is used later, and no other step
+ *     writes it;
+ *   - zeros that a step writes in addition to its ops are used later and were not written before. This
+ *     applies only if an otherwise equal step without the zeros exists;
+ *   - y is written in token order and in the layer's format.
  * Different orders of the same steps are one pipeline. Its cost is the sum of its step times plus one launch
  * gap per step. */
 #pragma once
@@ -35,7 +36,8 @@ struct mf_path_problem {
     const struct mf_path_step *steps; /* only correct, timed steps; (family, name) is unique */
     size_t n_steps;
     double gap_us; /* launch gap of one step */
-    int keep;      /* K: 1 … MF_PATH_KEEP_MAX pipelines per (structure, block_m, layouts) */
+    /* K, the number of pipelines per (structure, block_m, layouts), from 1 to MF_PATH_KEEP_MAX */
+    int keep;
 };
 
 struct mf_path {
@@ -52,10 +54,10 @@ struct mf_path {
  * pipeline_search.c. */
 int mf_path_find(const struct mf_path_problem *p, struct mf_path **ret, size_t *ret_n);
 
-/* Prints the structure: which ops are fused, in the order of the layer, and which step also zeroes y:
- * "sort+zero | gather+gemm1+act | gemm2+weight+combine". Zeroing is included because its cost depends on the
- * concurrent work, so such pipelines differ in the ratio of total time to the sum of step times. Conversions
- * are omitted. */
+/* Prints the structure, for example "sort+zero | gather+gemm1+act | gemm2+weight+combine": the ops that are
+ * fused, in the order of the layer, and the step that also zeroes y. Zeroing is part of the structure because
+ * its cost depends on the concurrent work: it changes the ratio of the pipeline's time to the sum of its step
+ * times. Conversions are omitted. */
 void mf_path_structure(uint64_t structure, char buf[MF_PATH_STRUCTURE_MAX]);
 /* True if one step computes both GEMMs. */
 bool mf_path_fuses_gemms(uint64_t structure);
@@ -64,5 +66,5 @@ bool mf_path_is_layout(const char *text);
 /* Prints "w1=panel16 w2=panel16". */
 void mf_path_layout(const struct mf_path *path, char buf[MF_PATH_LAYOUT_MAX]);
 
-/* Ops that no step of the problem covers. */
+/* Returns the ops that no step of the problem covers. */
 mf_ops mf_path_uncovered(const struct mf_path_problem *p);

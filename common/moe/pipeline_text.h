@@ -18,7 +18,12 @@ bool mf_pipeline_text_next(const char **at, const char **ret_name, size_t *ret_l
 /* Splits "family:step". -EINVAL: no colon; -ENAMETOOLONG: a part exceeds its limit. */
 int mf_step_name_split(const char *name, size_t len, char ret_family[MF_FAMILY_NAME_MAX],
                        char ret_step[MF_STEP_NAME_MAX]);
-/* Appends a step. -ENAMETOOLONG: it does not fit, the text is unchanged. */
+/* Appends a step. -ENAMETOOLONG: the step does not fit; the text is unchanged. */
 int mf_pipeline_text_add(char *text, size_t cap, const char *family, const char *step);
+/* Writes a text with the current names of renamed families (common/moe/family_name.h); buf may not be the
+ * text. -ENAMETOOLONG: it does not fit. */
+int mf_pipeline_text_current(const char *text, char *buf, size_t cap);
+/* True if two texts have the same steps. Current and old names of a family are equal. */
+bool mf_pipeline_text_equal(const char *a, const char *b);
 /* Returns the names as a new JSON array: ["family:step", …], [] for "". NULL if memory runs out. */
 cJSON *mf_pipeline_text_json(const char *text);

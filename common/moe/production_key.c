@@ -2,7 +2,7 @@
 
 #include "common/base/text.h"
 
-/* Below this token count swiglu and interleaved gate/up rows get bf16 activations
+/* Below this token count, layers with swiglu or with interleaved gate/up rows get bf16 activations
  * (GPTOSS_SWIGLU_MXFP4_BF16_BOUND, AITER_BF16_FP8_MOE_BOUND). */
 #define BF16_BELOW 256
 
@@ -18,11 +18,11 @@ static enum mf_dtype activations_of(const struct mf_shape *s, const char **ret_r
     *ret_rule = "situv2 uses bf16 activations unless AITER_SITUV2_A8W4 or AITER_SITUV2_A4W4 is set";
     if (s->act_type == MF_ACT_SITUV2)
         return MF_DTYPE_BF16;
-    *ret_rule = "below 256 tokens, swiglu and interleaved gate/up rows use bf16 activations";
+    *ret_rule = "below 256 tokens, layers with swiglu or interleaved gate/up rows use bf16 activations";
     if (s->token < BF16_BELOW &&
         (s->act_type == MF_ACT_SWIGLU || interleaved || s->q_dtype_a == MF_DTYPE_BF16))
         return MF_DTYPE_BF16;
-    *ret_rule = "separated gate/up rows use fp4 activations";
+    *ret_rule = "layers with separated gate/up rows use fp4 activations";
     return interleaved ? s->q_dtype_a : MF_DTYPE_FP4X2;
 }
 
@@ -38,7 +38,7 @@ int mf_production_shape(const struct mf_shape *requested, struct mf_shape *ret, 
         mf_format(why, why_cap, "production looks up q_dtype_a %s instead of %s: %s",
                   mf_dtype_name(key.q_dtype_a), mf_dtype_name(requested->q_dtype_a), rule);
     else if (key.token != requested->token)
-        mf_format(why, why_cap, "production looks up token %lld instead of %lld: it pads to buckets",
+        mf_format(why, why_cap, "production looks up token %lld instead of %lld, because it pads to buckets",
                   (long long)key.token, (long long)requested->token);
     return !mf_shape_equal(&key, requested);
 }
@@ -47,7 +47,7 @@ int mf_production_row(const struct mf_shape *row, struct mf_shape *ret, char *wh
 {
     struct mf_shape call = *row;
 
-    /* The rules change at bucket values only, so one count represents all counts between two buckets */
+    /* The rules change at bucket values only, so one token count represents all counts between two buckets */
     call.token = row->token / 2 + 1;
     if (row->token > 1 && mf_production_shape(&call, ret, NULL, 0) > 0 && mf_shape_equal(ret, row))
         return 0;

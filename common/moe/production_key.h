@@ -4,19 +4,20 @@
  * the weight format, the activation function, the token count and the order of gate and up in w1 (ROCm/aiter,
  * fused_moe.py: get_padded_M, fused_moe_). A row under any other key is never used, however fast it is.
  *
- * A table does not tell the order of gate and up. With fp4 weights, this module assumes interleaved rows for
- * fp8 activations, and for bf16 activations below 256 tokens, otherwise separated rows; so applying the
- * function to its own result changes nothing. The environment variables that influence the choice are assumed
- * to be unset. */
+ * A table does not record the order of gate and up. With fp4 weights, this module assumes interleaved rows
+ * for fp8 activations and for bf16 activations below 256 tokens, and separated rows otherwise. Applying the
+ * function to its own result therefore changes nothing. The environment variables that influence the choice
+ * are assumed to be unset. */
 #pragma once
 
 #include <stddef.h>
 
 #include "common/moe/shape.h"
 
-/* Returns 0 if production looks up the shape itself; 1 if it looks up *ret instead, with the rule in why. */
+/* Returns 0 if production looks up the shape itself, or 1 if it looks up *ret instead; why then names the
+ * rule. */
 int mf_production_shape(const struct mf_shape *requested, struct mf_shape *ret, char *why, size_t why_cap);
-/* Same for a table row, which serves every token count that pads to its own: returns 0 if any of these counts
- * looks up the row. Example: a row of 256 tokens with bf16 activations serves 129 to 255 tokens, although 256
- * tokens look up another key. */
+/* Like mf_production_shape, but for a table row. A row serves every token count that production pads to the
+ * count of the row. Returns 0 if at least one of these token counts looks up the row. Example: a row of 256
+ * tokens with bf16 activations serves 129 to 255 tokens, although 256 tokens look up another key. */
 int mf_production_row(const struct mf_shape *row, struct mf_shape *ret, char *why, size_t why_cap);

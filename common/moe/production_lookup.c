@@ -7,7 +7,8 @@
 
 MF_NAMES_DEFINE(mf_lookup, MF_LOOKUP_, MF_LOOKUP_MAP)
 
-/* Buckets above the powers of two (fused_moe.py, _PADDED_M_TIERS): the upper tier falls back to the lower. */
+/* Buckets above the powers of two (fused_moe.py, _PADDED_M_TIERS). If the upper tier has no row, production
+ * tries the lower tier. */
 #define TIER_UPPER 131072
 #define TIER_LOWER 32768
 
@@ -75,7 +76,7 @@ bool mf_lookup_matches(const struct mf_lookup_try *attempt, const struct mf_shap
 }
 
 /* True if the row's key is spelled as production writes it. AITER reads a flag `True` as 1 only if all rows
- * use this spelling; in a table with both spellings it matches no row. */
+ * use this spelling; in a table with both spellings, AITER matches no row. */
 static bool is_spelled(const struct mf_table *table, const struct mf_table_row *row)
 {
     const unsigned flags = 3u << (MF_SHAPE_N_COLUMNS - 2); /* use_g1u1, doweight_stage1 */

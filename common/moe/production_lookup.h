@@ -5,23 +5,25 @@
  *   moefarm   libfmoe. The key is the caller's request with the token count padded. The activation type is
  *             part of the request and never replaced: a coarser type costs accuracy, and a row of another
  *             type belongs to another layer model, whose weights may have another layout.
- *   drop-in   libfmoe for callers without an activation type, like AITER's fused_moe(). With 1x32 weights the
- *             type is chosen as in fused_moe() (production_key.h). Such a caller must pass weights for both
- *             layer models that its token counts select, or check that mf_pipeline_weight returns the same
- *             layout for both.
- *   aiter     AITER's dispatcher (ROCm/aiter, fused_moe.py: get_2stage_cfgs, _lookup_cfg): the same choice,
- *             then a dictionary without the activation function, in which the first row of the file wins. Its
- *             exact dictionary never matches, because its key has an enum where the table has text. Used only
- *             to show what AITER would serve.
+ *   drop-in   libfmoe for callers that pass no activation type; AITER's fused_moe() takes none. With 1x32
+ *             weights the type is chosen as in fused_moe() (production_key.h). Such a caller must pass
+ *             weights for both layer models that its token counts select, or check that mf_pipeline_weight
+ *             returns the same layout for both.
+ *   aiter     AITER's dispatcher (ROCm/aiter, fused_moe.py: get_2stage_cfgs, _lookup_cfg). It chooses the
+ *             type as in drop-in. Then it looks up a dictionary whose key lacks the activation function;
+ *             the first row of the file wins. AITER also has an exact dictionary, but it never matches,
+ *             because its key has an enum where the table has text. This set of rules is used only to show
+ *             the row that AITER would serve.
  *
  * All rules use the bucket of the count, and for bucket 131072 also the next lower tier, 32768. There is no
- * other fallback: 65,536 tokens use bucket 32768, and a call whose bucket has no row gets none.
+ * other fallback. For example, 65,536 tokens use bucket 32768; if this bucket has no row, the call has none.
  *
  * The key has experts and routes as the kernel sees them: `expert` is the number of local experts including
- * fused shared ones, and topk includes their routes. Under expert parallelism AITER's callers append one
- * always-masked route to topk, which AITER subtracts from its key (topk - is_ep); a call here does not
- * contain that route. The position of the local experts among all ranks does not affect speed: under moefarm
- * and drop-in, a row for another rank with the same number of experts is tried after the rank's own. */
+ * fused shared experts, and topk includes their routes. Under expert parallelism AITER's callers append one
+ * always-masked route to topk. AITER subtracts it from its key (topk - is_ep), and a call here does not
+ * contain it. The position of the local experts among all ranks does not affect speed. Therefore moefarm and
+ * drop-in first try a row for the call's own rank, then a row for another rank with the same number of
+ * experts. */
 #pragma once
 
 #include <stdbool.h>
@@ -42,7 +44,7 @@ struct mf_table_row;
 /* clang-format on */
 MF_NAMES_DECLARE(mf_lookup, MF_LOOKUP_, MF_LOOKUP_MAP);
 
-/* Bits: parts of the key that a row may differ in. */
+/* Bit flags: parts of the key in which a row may differ from the call. */
 enum {
     MF_LOOKUP_ANY_RANK = 1, /* first local expert (ep_first) */
     MF_LOOKUP_ANY_ACT = 2,  /* activation function */
@@ -50,31 +52,32 @@ enum {
 };
 
 struct mf_lookup_try {
-    struct mf_shape key; /* its token count is a bucket */
+    struct mf_shape key; /* key of the table; its token count is a bucket */
     unsigned any;
 };
 
-/* The bucket and the next lower tier, each for the own rank and for any rank. */
+/* One try each for the bucket and the next lower tier, with the call's own rank and with any rank. */
 #define MF_LOOKUP_TRIES_MAX 4
 
 /* Writes the tries of a call in order and returns their number, 1 to MF_LOOKUP_TRIES_MAX. call->token must be
  * at least 1. A row with the key of the first try is an exact match. */
 size_t mf_lookup_tries(const struct mf_shape *call, enum mf_lookup rules,
                        struct mf_lookup_try tries[MF_LOOKUP_TRIES_MAX]);
-/* True if a row of that shape matches the try. */
+/* True if a row with the shape `row` matches the try. */
 bool mf_lookup_matches(const struct mf_lookup_try *attempt, const struct mf_shape *row);
-/* True if the lookup considers the row. Tags: libfmoe skips every tagged row, AITER skips its fallback rows
- * for hosts without FlyDSL. Spelling: libfmoe compares values, AITER compares text, so it never matches a row
+/* True if the lookup considers the row. libfmoe skips every row with a tag; AITER skips only its fallback
+ * rows for hosts without FlyDSL. libfmoe compares values; AITER compares text, so AITER never matches a row
  * with `dtypes.bf16`. */
 bool mf_lookup_considers(enum mf_lookup rules, const struct mf_table *table, const struct mf_table_row *row);
 
 struct mf_lookup_found {
     const struct mf_table *table;
     const struct mf_table_row *row;
-    size_t attempt; /* index of the try that it matches */
+    size_t attempt; /* index of the try that the row matches */
 };
 
-/* Finds the row that serves the call: of the first try that any row matches, the first row in the order of
- * the tables and their rows. False if there is none. Allocates nothing; reads all rows. */
+/* Finds the row that serves the call. Takes the first try that any row matches, and of the matching rows the
+ * first in the order of the tables and their rows. False if no row matches. Allocates nothing; reads all
+ * rows. */
 bool mf_lookup_find(const struct mf_table *const *tables, size_t n, const struct mf_device_class *class,
                     const struct mf_shape *call, enum mf_lookup rules, struct mf_lookup_found *ret);

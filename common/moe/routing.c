@@ -136,7 +136,7 @@ void mf_routing_print(const struct mf_routing *r, char buf[MF_ROUTING_TEXT_MAX])
         print_counts(r, buf);
     if (!has_parameter(r->kind))
         return;
-    /* Shortest decimal that parses to the same number; 17 digits always do */
+    /* Uses the shortest decimal that parses to the same number; 17 digits always suffice */
     for (int digits = 1; digits <= 17; digits++) {
         mf_format(buf, MF_ROUTING_TEXT_MAX, "%s:%.*g", kind, digits, r->parameter);
         double back = strtod(strchr(buf, ':') + 1, NULL);
@@ -152,24 +152,24 @@ bool mf_routing_equal(const struct mf_routing *a, const struct mf_routing *b)
            memcmp(a->counts, b->counts, (size_t)a->n_counts * sizeof(a->counts[0])) == 0;
 }
 
-/* Checks the number of experts and topk without the shared expert. */
+/* Checks whether the router accepts the number of experts and topk, both without the shared expert. */
 static int router_fits(const struct mf_routing *r, const struct mf_shape *s, char *why, size_t why_cap)
 {
     int32_t experts = mf_shape_global_experts(s) - r->shared, topk = s->topk - r->shared;
     if (topk < 1 || topk > experts) {
-        mf_format(why, why_cap,
-                  "topk %d of %d experts leaves topk %d of %d for the router without the shared expert",
-                  s->topk, mf_shape_global_experts(s), topk, experts);
+        mf_format(
+            why, why_cap,
+            "topk %d of %d experts leaves topk %d of %d experts for the router without the shared expert",
+            s->topk, mf_shape_global_experts(s), topk, experts);
         return -EINVAL;
     }
     int32_t in_group = experts / MF_ROUTER_GROUPS;
     if (r->router == MF_ROUTER_SIGMOID_GROUPS &&
         (experts % MF_ROUTER_GROUPS != 0 || in_group < 2 || topk > in_group * MF_ROUTER_GROUPS_KEPT)) {
-        mf_format(
-            why, why_cap,
-            "%d experts in %d groups, %d selected: groups must be equal, have at least 2 experts, and the "
-            "selected groups at least topk %d",
-            experts, MF_ROUTER_GROUPS, MF_ROUTER_GROUPS_KEPT, topk);
+        mf_format(why, why_cap,
+                  "%d experts in %d groups, of which %d are selected: groups must have one size of at least "
+                  "2 experts, and the selected groups must have at least topk %d experts",
+                  experts, MF_ROUTER_GROUPS, MF_ROUTER_GROUPS_KEPT, topk);
         return -EINVAL;
     }
     return 0;

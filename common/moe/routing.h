@@ -1,14 +1,14 @@
 /* Routing profiles: how the tokens of benchmark data are distributed over the experts. Text forms:
  *   "uniform"            each token selects topk distinct experts, all equally likely
- *   "balanced"           consecutive runs of experts, every expert equally often
+ *   "balanced"           each token selects consecutive experts, so that all are selected equally often
  *   "zipf:1.2"           popularity of an expert falls as (rank + 1)^-s; the seed shuffles the ranks
- *   "hot:0.5"            this fraction of the tokens has expert 0 among its topk; the rest is uniform
- *   "recorded:31.0.7"    expert counts from production, from expert 0: each route selects an expert with
- *                        probability proportional to its count, without repetition within a token; an expert
- *                        with count 0 is selected only if no other is left
+ *   "hot:0.5"            this fraction of the tokens has expert 0 among its topk; other routes are uniform
+ *   "recorded:31.0.7"    expert counts from production, from expert 0 on. Each route selects an expert with
+ *                        probability proportional to its count, without repetition within a token. An expert
+ *                        with count 0 is selected only if no other expert is left
  *   "router:sigmoid_groups"   random logits go through a model's routing rule (kernels/core/router.h)
- *   "router:…+shared"    the same over all experts but the last, a fused shared expert, which every token has
- *                        in its last slot with weight 1
+ *   "router:…+shared"    the same rule for all experts except the last. The last is a fused shared expert:
+ *                        every token has it in its last slot with weight 1
  * All steps of a shape are timed with the same routing. */
 #pragma once
 
@@ -44,7 +44,7 @@ MF_NAMES_DECLARE(mf_routing_kind, MF_ROUTING_, MF_ROUTING_KIND_MAP);
 MF_NAMES_DECLARE(mf_router, MF_ROUTER_, MF_ROUTER_MAP);
 
 #define MF_ROUTING_COUNTS_MAX 1024
-/* Enough for every profile: six characters per count. */
+/* Enough for every profile, because a count takes at most six characters. */
 #define MF_ROUTING_TEXT_MAX (32 + 6 * MF_ROUTING_COUNTS_MAX)
 
 struct mf_routing {
@@ -52,12 +52,12 @@ struct mf_routing {
     double parameter; /* Zipf's s in (0, 4]; the hot fraction in [0, 1]; 0 otherwise */
     enum mf_router router;
     bool shared;
-    int32_t n_counts; /* of a recorded profile, otherwise 0 */
-    uint16_t
-        counts[MF_ROUTING_COUNTS_MAX]; /* scaled so that the largest fits; non-zero counts stay at least 1 */
+    int32_t n_counts; /* number of counts of a recorded profile; 0 for other kinds */
+    /* scaled so that the largest count fits; a non-zero count stays at least 1 */
+    uint16_t counts[MF_ROUTING_COUNTS_MAX];
 };
 
-int mf_routing_parse(const char *text, struct mf_routing *ret); /* -EINVAL */
+int mf_routing_parse(const char *text, struct mf_routing *ret); /* -EINVAL: not a routing profile */
 void mf_routing_print(const struct mf_routing *r, char buf[MF_ROUTING_TEXT_MAX]);
 bool mf_routing_equal(const struct mf_routing *a, const struct mf_routing *b);
 
@@ -65,8 +65,8 @@ bool mf_routing_equal(const struct mf_routing *a, const struct mf_routing *b);
  */
 int mf_routing_recorded(const uint64_t *counts, size_t n, struct mf_routing *ret);
 
-/* Checks whether the profile is valid for the shape: a recorded profile needs one count per expert, grouped
- * routers equal groups. -EINVAL with a message in why. */
+/* Checks whether the profile is valid for the shape: a recorded profile must have one count per expert, and a
+ * grouped router requires groups of equal size. -EINVAL with a message in why. */
 int mf_routing_fits(const struct mf_routing *r, const struct mf_shape *shape, char *why, size_t why_cap);
 
 /* Grouped routers (DeepSeek-V3): number of equal groups, and how many of them each token selects. */

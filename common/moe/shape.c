@@ -11,10 +11,11 @@ MF_NAMES_DEFINE(mf_dtype, MF_DTYPE_, MF_DTYPE_MAP)
 MF_NAMES_DEFINE(mf_qtype, MF_QTYPE_, MF_QTYPE_MAP)
 MF_NAMES_DEFINE(mf_gate_up, MF_GATE_UP_, MF_GATE_UP_MAP)
 
-/* sorted_token_ids packs slot << 24 | token with T as padding, so T needs 24 bits and k seven. */
+/* sorted_token_ids packs slot << 24 | token and uses T as padding, so T must fit into 24 bits and k into
+ * seven. */
 #define TOKEN_MAX 16777215
 #define TOPK_MAX  127
-/* Above every model, and low enough that E * 2I * H stays within 2^53. */
+/* Greater than the dimensions of every model, but so small that E * 2I * H stays within 2^53. */
 #define DIM_MAX    262144
 #define EXPERT_MAX 65535
 
@@ -24,7 +25,7 @@ struct column {
     const char *name;
     enum column_kind kind;
     size_t offset;
-    int64_t max; /* for TOKEN and SIZE */
+    int64_t max; /* maximum value of a TOKEN or SIZE column */
     const char *expects;
 };
 
@@ -213,7 +214,7 @@ int mf_shape_get(const struct mf_shape *shape, const char *column, char *buf, si
     return 0;
 }
 
-/* Value of a numeric column; 1 for other columns. */
+/* Returns the value of a numeric column; 1 for other columns. */
 static int64_t size_of(const struct column *c, const struct mf_shape *shape)
 {
     const char *field = (const char *)shape + c->offset;

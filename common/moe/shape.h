@@ -1,13 +1,14 @@
 /* Shapes: one row of untuned_fmoe.csv, and the keys derived from it.
  *
- * A shape is a value. Its layer model is the shape without the token count. Production stores the weights of
- * a layer model once, so all rows of a layer model (its ladder) share one weight layout.
+ * A shape is plain data. Its layer model is the shape without the token count. Production stores the weights
+ * of a layer model once, so all rows of a layer model (its ladder) share one weight layout.
  *
  * Spellings are AITER's (ROCm/aiter, csrc/ck_gemm_moe_2stages_codegen/gemm_moe_tune.py and its CSV files).
  * The parser accepts every spelling in AITER's files and README (`True`, `dtypes.bf16`, `per_128x128`) and
- * names without their prefix ("Silu", "bfloat16"). Printing gives the canonical spelling, which production
- * matches. In AITER `dtypes.fp8` is e4m3fnuz on gfx942 and e4m3fn on gfx950 (aiter/utility/dtypes.py). A
- * shape has no device, so it means e4m3fn here; for fnuz write torch.float8_e4m3fnuz. */
+ * names without their prefix ("Silu", "bfloat16"). The printer writes the canonical spelling, which
+ * production matches. In AITER, `dtypes.fp8` is e4m3fnuz on gfx942 and e4m3fn on gfx950
+ * (aiter/utility/dtypes.py). A shape has no device, so `dtypes.fp8` means e4m3fn here; for e4m3fnuz write
+ * torch.float8_e4m3fnuz. */
 #pragma once
 
 #include <stdbool.h>
@@ -72,26 +73,28 @@ struct mf_shape {
     int32_t expert; /* E as the kernel sees it: number of local experts, fused shared ones included */
     int32_t topk;   /* k */
     enum mf_act act_type;
-    enum mf_dtype dtype; /* of hidden states and output */
+    enum mf_dtype dtype; /* type of hidden states and output */
     enum mf_dtype q_dtype_a;
     enum mf_dtype q_dtype_w;
     enum mf_qtype q_type;
     bool use_g1u1;
     bool doweight_stage1; /* routing weight applied before the activation */
 
-    /* The form: properties without a column of the twelve; all zero is the default. The text of the extra
-     * column `form` is "limit:10" or "limit:7+alpha:1.702+b1+b2". */
-    float act_limit; /* clamp of gate and up; 0: the activation's default (Swiglu 7, otherwise none) */
+    /* The form: properties that have no column among the twelve; all zero is the default. The text of the
+     * extra column `form` is, for example, "limit:10" or "limit:7+alpha:1.702+b1+b2". */
+    /* clamp of gate and up; 0: the default of the activation, which is 7 for Swiglu and no clamp otherwise */
+    float act_limit;
     float act_alpha; /* Swiglu's factor inside the sigmoid; 0: 1.702 */
     bool has_b1;     /* bias [E, 2I] or [E, I], added after a stage-1 routing weight, before the activation */
-    bool has_b2; /* bias [E, H], added before a stage-2 routing weight; one tensor-parallel rank adds it */
+    /* bias [E, H], added before a stage-2 routing weight; only one tensor-parallel rank adds it */
+    bool has_b2;
     enum mf_gate_up gate_up; /* row order of w1; ANY: the tuner chooses */
     /* Expert parallelism: ids are 0 … ep_experts - 1, and experts ep_first … ep_first + expert - 1 are local.
      * Routes to other experts or with id -1 contribute nothing. ep_experts 0: all experts are local. */
     int32_t ep_first, ep_experts;
 };
 
-/* Number of experts of all ranks; ids are below it. */
+/* Number of experts of all ranks; expert ids are below this number. */
 static inline int32_t mf_shape_global_experts(const struct mf_shape *shape)
 {
     return shape->ep_experts > 0 ? shape->ep_experts : shape->expert;
@@ -104,7 +107,7 @@ static inline int32_t mf_shape_local_expert(const struct mf_shape *shape, int32_
     return local >= 0 && local < shape->expert ? (int32_t)local : -1;
 }
 
-/* Fraction of all routes that go to local experts if every expert gets equally many. */
+/* Fraction of all routes that go to local experts if every expert gets equally many routes. */
 static inline double mf_shape_local_fraction(const struct mf_shape *shape)
 {
     return (double)shape->expert / mf_shape_global_experts(shape);
@@ -116,36 +119,38 @@ extern const char *const mf_shape_columns[MF_SHAPE_N_COLUMNS];
 
 #define MF_SHAPE_TEXT_MAX 320
 
-/* The extra column, empty for most shapes. The functions below accept its name too. */
+/* The extra column, empty for most shapes. The functions below also accept this column. */
 #define MF_SHAPE_FORM     "form"
-#define MF_SHAPE_FORM_MAX 96 /* length of its text with the terminator */
+#define MF_SHAPE_FORM_MAX 96 /* maximum length of the form's text with the terminator */
 
 /* Sets one column from text in any accepted spelling. -ENOENT: unknown column; -EINVAL: invalid value, and
  * *ret_why (static text, "an integer from 1 to 127") says what is expected. */
 int mf_shape_set(struct mf_shape *shape, const char *column, const char *text, const char **ret_why);
 /* Writes the canonical text of one column to buf, truncated if it does not fit. -ENOENT: unknown column. */
 int mf_shape_get(const struct mf_shape *shape, const char *column, char *buf, size_t cap);
-/* Rejects invalid shapes: a size below 1 or above its limit, topk > expert. -EINVAL with the column in
- * *ret_column and the expected value in *ret_why (static texts). Does not check what a family can run. */
+/* Rejects invalid shapes, for example with a size below 1 or topk > expert. -EINVAL with the column in
+ * *ret_column and the expected value in *ret_why (static texts). Does not check whether a family can run the
+ * shape. */
 int mf_shape_check(const struct mf_shape *shape, const char **ret_column, const char **ret_why);
 
 bool mf_shape_equal(const struct mf_shape *a, const struct mf_shape *b);
-/* Total order by layer model, then token; for stable lists. */
+/* Total order by layer model, then by token count; for stable lists. */
 int mf_shape_compare(const struct mf_shape *a, const struct mf_shape *b);
 bool mf_shape_same_layer_model(const struct mf_shape *a, const struct mf_shape *b);
 
-/* Prints the canonical CSV row of twelve values ("512,6144,…,1,0") and the form as a thirteenth if there is
- * one. MF_SHAPE_TEXT_MAX is always sufficient. */
+/* Prints the canonical CSV row of twelve values ("512,6144,…,1,0"). If the shape has a form, the form follows
+ * as the thirteenth value. MF_SHAPE_TEXT_MAX is always sufficient. */
 void mf_shape_print(const struct mf_shape *shape, char buf[MF_SHAPE_TEXT_MAX]);
-/* Parses twelve or thirteen values in any accepted spelling. -EINVAL: anything else, or mf_shape_check
- * rejects the shape. */
+/* Parses twelve or thirteen values in any accepted spelling. -EINVAL: the text has another form, or
+ * mf_shape_check rejects the shape. */
 int mf_shape_parse(const char *text, struct mf_shape *ret);
-/* Prints the key of the layer model: the row without its token count. */
+/* Prints the key of the layer model: the CSV row without its token count. */
 void mf_shape_print_layer_model(const struct mf_shape *shape, char buf[MF_SHAPE_TEXT_MAX]);
 
 /* Bits per element: 16 for bf16 and fp16, 8 for fp8 and int8, 4 for int4 and fp4x2 (per logical element). */
 int mf_dtype_bits(enum mf_dtype dtype);
 
-/* Token bucket that production looks up: the next power of two up to 32768, then 32768, and 131072 from
- * 131072 on (ROCm/aiter fused_moe.py, get_padded_M). token must be at least 1. */
+/* Returns the token bucket that production looks up: the next power of two up to 32768 tokens, 32768 from
+ * there to 131071 tokens, and 131072 from 131072 tokens on (ROCm/aiter fused_moe.py, get_padded_M). token
+ * must be at least 1. */
 int64_t mf_token_bucket(int64_t token);

@@ -5,7 +5,7 @@
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
 
-#define NUMBER_MAX  65536.0 /* maximum limit and alpha */
+#define NUMBER_MAX  65536.0 /* maximum of limit and alpha */
 #define EXPERTS_MAX 65535
 #define PART_MAX    32 /* text of one part with the terminator */
 
@@ -22,7 +22,7 @@ static const struct part {
     {"b1", FLAG, offsetof(struct mf_shape, has_b1)},
     {"b2", FLAG, offsetof(struct mf_shape, has_b2)},
     {"gate_up", GATE_UP, offsetof(struct mf_shape, gate_up)},
-    {"ep", EXPERT_PARALLEL, 0}, /* sets two fields */
+    {"ep", EXPERT_PARALLEL, 0}, /* this part sets two fields */
 };
 
 static const void *field_of(const struct mf_shape *shape, const struct part *p)
@@ -30,8 +30,8 @@ static const void *field_of(const struct mf_shape *shape, const struct part *p)
     return (const char *)shape + p->offset;
 }
 
-/* "limit:7" → its part, *ret_value "7"; "" for a flag. NULL: unknown part, or value missing or not allowed.
- */
+/* Finds the part that a text such as "limit:7" names, and sets *ret_value to "7", or to "" for a flag. NULL:
+ * the part is unknown, its value is missing, or it takes no value. */
 static const struct part *find_part(const char *text, const char **ret_value)
 {
     size_t len = strcspn(text, ":");
@@ -69,7 +69,7 @@ static int set_gate_up(enum mf_gate_up *field, const char *value)
     return 0;
 }
 
-/* "48/384": first local expert, number of experts of all ranks. */
+/* Parses "48/384": the first local expert and the number of experts of all ranks. */
 static int set_expert_parallel(struct mf_shape *s, const char *value)
 {
     char first[PART_MAX];
@@ -144,7 +144,7 @@ static void print_number(float value, char *buf, size_t cap)
     }
 }
 
-/* "" if the part is absent. */
+/* Prints one part of the form; "" if the shape does not have it. */
 static void print_part(const struct mf_shape *shape, const struct part *p, char buf[PART_MAX])
 {
     const void *field = field_of(shape, p);
@@ -217,7 +217,7 @@ const char *mf_shape_form_check(const struct mf_shape *s)
     if (s->act_type == MF_ACT_SILU_STEP && !(s->act_limit > 0))
         return "limit:X, which ActivationType.SiluStep requires";
     if (s->gate_up != MF_GATE_UP_ANY && !s->use_g1u1)
-        return "gate_up:X only with use_g1u1: otherwise w1 has no up rows";
+        return "gate_up:X only with use_g1u1, because otherwise w1 has no up rows";
     if (s->ep_experts > 0 &&
         (s->ep_experts <= s->expert || s->ep_first < 0 || s->ep_first > s->ep_experts - s->expert))
         return "ep:FIRST/ALL with ALL greater than expert, and FIRST + expert at most ALL";

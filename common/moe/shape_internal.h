@@ -1,6 +1,6 @@
-/* Parser and printer of a shape's form, the properties that the twelve columns of untuned_fmoe.csv lack:
- * parts joined by '+', each at most once, in any order. Printed in the order of the table in shape_form.c.
- * Only shape.c includes this. */
+/* Parser and printer of a shape's form: the properties that have no column among the twelve of
+ * untuned_fmoe.csv. The text has parts joined by '+', each at most once, in any order; the printer uses the
+ * order of the table in shape_form.c. Only shape.c includes this header. */
 #pragma once
 
 #include "common/moe/shape.h"
@@ -16,5 +16,6 @@ int mf_shape_form_parse(const char *text, struct mf_shape *shape);
 void mf_shape_form_print(const struct mf_shape *shape, char *buf, size_t cap);
 /* Total order of the form fields only. */
 int mf_shape_form_compare(const struct mf_shape *a, const struct mf_shape *b);
-/* Returns the expected form (static text) if it contradicts the shape's other columns, otherwise NULL. */
+/* Returns the expected form (static text) if the form contradicts the shape's other columns, otherwise NULL.
+ */
 const char *mf_shape_form_check(const struct mf_shape *shape);

@@ -79,7 +79,7 @@ static int check_missing(struct reading *r)
         if (r->seen & 1u << i)
             continue;
         (void)mf_shape_set(&none, column, "",
-                           &expected); /* every column rejects "", which gives `expected` */
+                           &expected); /* every column rejects "" and then sets `expected` */
         mf_format(why, sizeof(why), "%s is missing; write %s", column, expected);
         int e = report_problem(r, column, "missing", why);
         if (e < 0)
@@ -88,7 +88,7 @@ static int check_missing(struct reading *r)
     return 0;
 }
 
-/* Each value is valid on its own, but the shape is not. */
+/* Reports a shape that is invalid although each of its values is valid on its own. */
 static int report_range(struct reading *r, const struct mf_shape *shape, const char *column,
                         const char *expected)
 {

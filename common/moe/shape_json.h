@@ -6,7 +6,8 @@
 
 #include "common/moe/shape.h"
 
-/* Converts a JSON value to its CSV text. -EINVAL: an object, an array, null, or longer than cap. */
+/* Converts a JSON value to its CSV text. -EINVAL: the value is an object, an array or null, or its text is
+ * longer than cap. */
 int mf_json_value_text(const cJSON *value, char *buf, size_t cap);
 
 /* Callback for each problem: the member ("": the whole object), a code and a message. */
@@ -18,5 +19,6 @@ int mf_shape_from_json(const cJSON *item, struct mf_shape *ret, mf_shape_problem
 /* Returns a new object {"token": 4, …, "doweight_stage1": 0}: sizes and flags as numbers, the rest in CSV
  * spelling. NULL if memory runs out. */
 cJSON *mf_shape_to_json(const struct mf_shape *shape);
-/* Adds member "shape" from a shape's CSV row; an empty object if the row is invalid. -ENOMEM. */
+/* Adds member "shape" from a shape's CSV row. The member is an empty object if the row is invalid. -ENOMEM.
+ */
 int mf_shape_add_to_json(cJSON *object, const char *row);

@@ -11,7 +11,7 @@
 
 MF_NAMES_DEFINE(mf_stage, MF_STAGE_, MF_STAGE_MAP)
 
-#define TEXT_MAX 8192 /* more than a step with maximum lengths needs */
+#define TEXT_MAX 8192 /* more than any step needs, even if all its members have their maximum length */
 
 enum field_kind {
     NAME,
@@ -37,7 +37,8 @@ struct field {
 #define KEY(name)      name, ",\"" name "\":"
 #define CAP_OF(member) sizeof(((struct mf_step *)0)->member)
 
-/* Also the order in JSON. `covers` precedes `stage`, which is checked against it. */
+/* The fields, in the order of the JSON members. `covers` precedes `stage`, because `stage` is checked against
+ * `covers`. */
 /* clang-format off */
 static const struct field fields[] = {
     {KEY("name"),              NAME,            AT(name),              CAP_OF(name)},
@@ -132,7 +133,7 @@ char *mf_step_print(const struct mf_step *step)
     return text;
 }
 
-/* The stage that follows from the ops. */
+/* Returns the stage that follows from the ops. */
 static enum mf_stage stage_of(mf_ops covers)
 {
     bool first = covers & MF_OP_BIT(MF_OP_GEMM1), second = covers & MF_OP_BIT(MF_OP_GEMM2);
@@ -204,7 +205,8 @@ static int read_field(const cJSON *item, const struct field *f, struct mf_step *
     return 0;
 }
 
-/* Index of the field. Starts at `expected`, because fields mostly come in the order of the table. */
+/* Returns the index of the field with this key. Starts the search at `expected`, because fields mostly come
+ * in the order of the table. */
 static size_t find_field(const char *key, size_t expected)
 {
     for (size_t i = 0; i < MF_ARRAY_LEN(fields); i++, expected++) {

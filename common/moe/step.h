@@ -1,8 +1,9 @@
 /* Steps: one kernel (or library call) that a family offers for a shape on a device class.
  *
- * A step covers zero or more ops, needs tensor specs and gives tensor specs. A step without ops converts
- * tensor specs; its time is part of the pipeline's. A step is a value. Its name is unique within its family
- * and shape and contains its parameters: production rebuilds a step from its name alone. */
+ * A step covers zero or more ops; it reads tensor specs (`needs`) and writes tensor specs (`gives`). A step
+ * without ops is a conversion of tensor specs, and its time counts as part of the pipeline's time. A step is
+ * plain data. Its name is unique within its family and shape and contains its parameters, because production
+ * rebuilds a step from its name alone. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -23,7 +24,7 @@
 MF_NAMES_DECLARE(mf_stage, MF_STAGE_, MF_STAGE_MAP);
 
 #define MF_STEP_NAME_MAX         160
-#define MF_FAMILY_NAME_MAX       16
+#define MF_FAMILY_NAME_MAX       32
 #define MF_STEP_TENSOR_SPECS_MAX 8
 
 struct mf_step {
@@ -37,15 +38,17 @@ struct mf_step {
     struct mf_tensor_spec needs[MF_STEP_TENSOR_SPECS_MAX];
     struct mf_tensor_spec gives[MF_STEP_TENSOR_SPECS_MAX];
     uint64_t workspace_bytes;
-    double flops;             /* of this step, active experts only */
-    double bytes;             /* minimum traffic in bytes, active experts only */
-    double saved;             /* memory traffic saved by fusing these ops, in bytes; 0 if none or unknown */
-    double reorder_tolerance; /* largest relative row difference of two runs; 0: bitwise equal */
-    bool aiter;               /* AITER's production runs it: by its name, or as a helper of a named kernel */
+    double flops; /* FLOPs of this step, for active experts only */
+    double bytes; /* minimum traffic in bytes, for active experts only */
+    double saved; /* memory traffic saved by fusing these ops, in bytes; 0 if none or unknown */
+    /* maximum relative difference of a row between two runs; 0: the runs are bitwise equal */
+    double reorder_tolerance;
+    /* AITER's production runs this step, either by its name or as a helper of a named kernel */
+    bool aiter;
 };
 
 /* Returns a JSON object as a heap string that the caller frees; NULL if memory runs out. */
 char *mf_step_print(const struct mf_step *step);
-/* -EINVAL with *ret_field (static text) naming the first missing or invalid field. The stage must match
- * `covers`. Unknown members are ignored. */
+/* -EINVAL: *ret_field (static text) names the first missing or invalid field. The stage must match `covers`.
+ * Unknown members are ignored. */
 int mf_step_from_json(const cJSON *json, struct mf_step *ret, const char **ret_field);

@@ -22,7 +22,7 @@
  *          [P], t*k + j, T*k for padding and tail; expert ids int32 [P / block], -1 for the tail;
  *          num_tokens_post_pad int32 [1]; order sorted.<block_m>
  *   b1 b2  biases float [E, 2I] (or [E, I]) and [E, H] of shapes that have them, gate first in every layout
- *          of w1; order row. g and gw do not include b1, op act adds it; z and zw include b2
+ *          of w1; order row. g and gw do not include b1, because op act adds it; z and zw include b2
  *   w1d w2d  w1 and w2 dequantised by a step, each value rounded once, for kernels that cannot read quantised
  *          weights; rows of experts without a route on this rank are unspecified; order: a weight layout
  * sorted_v2.<block_m> is the sorted order of AITER's "layout" kernel pairs. */
@@ -91,16 +91,17 @@ struct mf_tensor_spec {
     enum mf_scale scale;
     char order[MF_ORDER_MAX]; /* "token", "slot", "sorted"; a weight's layout: "row", "panel16", … */
     int32_t block;            /* block_m of a sorted order, otherwise 0 */
-    bool zeroed;              /* in gives: filled with zeros; in needs: must be zero-filled */
+    bool zeroed;              /* an output is filled with zeros; an input must be filled with zeros */
 };
 
 void mf_tensor_spec_print(const struct mf_tensor_spec *a, char buf[MF_TENSOR_SPEC_TEXT_MAX]);
-int mf_tensor_spec_parse(const char *text, struct mf_tensor_spec *ret); /* -EINVAL */
+int mf_tensor_spec_parse(const char *text, struct mf_tensor_spec *ret); /* -EINVAL: not a tensor spec */
 bool mf_tensor_spec_equal(const struct mf_tensor_spec *a, const struct mf_tensor_spec *b);
-/* True for weights, which are stored in the pipeline's layout and need no step that makes them. */
+/* True for weights. They are stored in the pipeline's layout, and no step writes them. */
 bool mf_tensor_spec_is_weight(const struct mf_tensor_spec *a);
 /* True for weights dequantised by a step. */
 bool mf_tensor_spec_is_decoded(const struct mf_tensor_spec *a);
 /* True for tensors that the caller passes: x as bf16 or fp16 (the shape's dtype) and topk as index, both
- * unscaled in token order; calib; biases. Apart from weights, no other spec exists before the first step. */
+ * in token order and without scales; calib; biases. Apart from weights, no other spec exists before the first
+ * step. */
 bool mf_tensor_spec_is_input(const struct mf_tensor_spec *a);

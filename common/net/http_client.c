@@ -13,12 +13,12 @@
 struct mf_http {
     CURL *curl;
     struct mf_buf url;                          /* base URL without a trailing '/' */
-    char authorization[MF_TOKEN_TEXT_MAX + 16]; /* header value; "": none */
+    char authorization[MF_TOKEN_TEXT_MAX + 16]; /* value of the header Authorization; "": none */
     const char *ca;
     char curl_text[CURL_ERROR_SIZE];
     char error[CURL_ERROR_SIZE + 256];
-    struct mf_http_reply *reply; /* of the current request */
-    struct mf_sse *sse;          /* of the current stream */
+    struct mf_http_reply *reply; /* reply to the current request */
+    struct mf_sse *sse;          /* parser of the current stream */
     mf_http_tick_fn tick;
     int callback_error;
     long request_ms;
@@ -135,7 +135,7 @@ int mf_http_new(const char *url, const struct mf_http_access *access, struct mf_
         return -EINVAL;
     if (*access->token && strncasecmp(url, "https://", 8) != 0 && !is_loopback(url))
         return -EPERM;
-    /* Not thread-safe; the command line has one thread */
+    /* Not thread-safe before libcurl 7.84 */
     if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
         return -ENOMEM;
     h = calloc(1, sizeof(*h));
@@ -182,7 +182,7 @@ static void prepare(struct mf_http *h, const char *url)
     curl_easy_setopt(h->curl, CURLOPT_ERRORBUFFER, h->curl_text);
     curl_easy_setopt(h->curl, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(h->curl, CURLOPT_PROTOCOLS_STR, "http,https");
-    /* Connect directly: proxies of the environment are for other hosts */
+    /* Connect directly, because the proxies in the environment are for other hosts */
     curl_easy_setopt(h->curl, CURLOPT_PROXY, "");
     curl_easy_setopt(h->curl, CURLOPT_USERAGENT, "moefarm/" MF_VERSION);
     curl_easy_setopt(h->curl, CURLOPT_CONNECTTIMEOUT_MS, MF_HTTP_CONNECT_MS);

@@ -12,7 +12,7 @@
 #include "common/base/cleanup.h"
 #include "common/net/sse.h"
 
-#define MF_HTTP_REPLY_MAX  (256u << 20) /* bytes; fits the table of a large fleet */
+#define MF_HTTP_REPLY_MAX  (256u << 20) /* maximum size in bytes, enough for the table of a large fleet */
 #define MF_HTTP_CONNECT_MS 5000L
 #define MF_HTTP_REQUEST_MS 120000L
 #define MF_HTTP_SILENCE_S  60L /* a stream without data for this long is considered dead */
@@ -32,9 +32,9 @@ void mf_http_reply_release(struct mf_http_reply *r);
 struct mf_http_request {
     const char *method;          /* NULL: GET */
     const char *path;            /* from the first '/', with the query, percent-encoded */
-    const char *content_type;    /* of the body; NULL: application/json */
+    const char *content_type;    /* content type of the body; NULL: application/json */
     const char *idempotency_key; /* NULL: none */
-    const char *if_none_match;   /* quoted ETag; the reply is 304 if it is current; NULL: none */
+    const char *if_none_match;   /* quoted ETag; if it is current, the reply has status 304; NULL: none */
     const char *body;
     size_t body_len;
 };
@@ -50,14 +50,15 @@ int mf_http_new(const char *url, const struct mf_http_access *access, struct mf_
 struct mf_http *mf_http_free(struct mf_http *h);
 MF_DEFINE_CLEANUP(struct mf_http *, mf_http_free);
 
-/* Sends a request and waits for the reply. 0 on any HTTP status. -ECONNREFUSED: no connection; -ETIMEDOUT;
- * -EMSGSIZE: reply over the size limit; -EIO: connection lost. mf_http_error() returns the message. */
+/* Sends a request and waits for the reply. Returns 0 on any HTTP status. -ECONNREFUSED: no connection;
+ * -ETIMEDOUT: the time limit has passed; -EMSGSIZE: the reply is over the size limit; -EIO: the connection
+ * was lost. mf_http_error() returns the message. */
 int mf_http_send(struct mf_http *h, const struct mf_http_request *q, struct mf_http_reply *ret);
 
-/* Reads an event stream until it ends, starting after sse->last_id if set. Once connected, calls tick about
- * once a second and after each received block. A negative return value of tick or of the event callback ends
- * the stream and is returned. 0: the server ended the stream; *ret_status is the HTTP status. Other errors as
- * for mf_http_send. */
+/* Reads an event stream until it ends, starting after sse->last_id if it is set. Once connected, calls tick
+ * about once a second and after each received block. If tick or the event callback returns a negative value,
+ * the stream ends and that value is returned. 0: the server ended the stream; *ret_status is the HTTP status.
+ * Other errors as for mf_http_send. */
 typedef int (*mf_http_tick_fn)(void *context);
 int mf_http_stream(struct mf_http *h, const char *path, struct mf_sse *sse, mf_http_tick_fn tick,
                    long *ret_status);

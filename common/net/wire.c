@@ -21,7 +21,8 @@ int mf_wire_decode(const void *data, size_t len, struct mf_wire_header *ret, int
     static const uint8_t zero[AT_SEQUENCE - AT_RESERVED];
     const uint8_t *bytes = data;
 
-    /* Every version keeps the position of magic and version; all other fields and the length may change. */
+    /* The position of magic and version is the same in every version; all other fields and the length may
+     * change. */
     if (len <= AT_VERSION || memcmp(bytes + AT_MAGIC, magic, sizeof(magic)) != 0)
         return -EBADMSG;
     if (bytes[AT_VERSION] != MF_WIRE_VERSION) {

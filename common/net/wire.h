@@ -18,19 +18,19 @@
 
 /* clang-format off */
 #define MF_MESSAGE_MAP(X, P)                                                                            \
-    X(P, HELLO, "HELLO")       /* worker: identity and current work */                                  \
-    X(P, READY, "READY")       /* worker: credit for n more units */                                    \
-    X(P, RESULT, "RESULT")     /* worker: one result of a unit, kept in the spool until acknowledged */ \
-    X(P, BEAT, "BEAT")         /* both: heartbeat; a worker's has its unit and step */                  \
-    X(P, BYE, "BYE")           /* worker: leaves and returns its units */                               \
-    X(P, WELCOME, "WELCOME")   /* coordinator: reply to HELLO, with epoch and heartbeat interval */     \
-    X(P, UNIT, "UNIT")         /* coordinator: a leased unit */                                         \
-    X(P, ACK, "ACK")           /* coordinator: results committed */                                     \
-    X(P, CANCEL, "CANCEL")     /* coordinator: stop this unit */                                        \
-    X(P, DRAIN, "DRAIN")       /* coordinator: finish the current units, request no more */             \
-    X(P, REFUSE, "REFUSE")     /* coordinator: message rejected, with the reason */                     \
-    X(P, ENROL, "ENROL")       /* client with an enrolment token: public key of a new worker */         \
-    X(P, ENROLLED, "ENROLLED") /* coordinator: public key registered */
+    X(P, HELLO, "HELLO")       /* from worker: identity and current work */                             \
+    X(P, READY, "READY")       /* from worker: credit for n more units */                               \
+    X(P, RESULT, "RESULT")     /* from worker: one result of a unit; spooled until the ACK */           \
+    X(P, BEAT, "BEAT")         /* from both: heartbeat, with unit and step if from a worker */          \
+    X(P, BYE, "BYE")           /* from worker: it leaves and returns its units */                       \
+    X(P, WELCOME, "WELCOME")   /* from coordinator: reply to HELLO; epoch, heartbeat interval */        \
+    X(P, UNIT, "UNIT")         /* from coordinator: a leased unit */                                    \
+    X(P, ACK, "ACK")           /* from coordinator: results committed */                                \
+    X(P, CANCEL, "CANCEL")     /* from coordinator: stop this unit */                                   \
+    X(P, DRAIN, "DRAIN")       /* from coordinator: finish current units, request no more */            \
+    X(P, REFUSE, "REFUSE")     /* from coordinator: message rejected, with the reason */                \
+    X(P, ENROL, "ENROL")       /* from holder of enrolment token: new worker's public key */            \
+    X(P, ENROLLED, "ENROLLED") /* from coordinator: public key registered */
 /* clang-format on */
 MF_NAMES_DECLARE(mf_message, MF_MESSAGE_, MF_MESSAGE_MAP);
 
@@ -40,6 +40,6 @@ struct mf_wire_header {
 };
 
 void mf_wire_encode(const struct mf_wire_header *h, uint8_t out[MF_WIRE_HEADER_SIZE]);
-/* -EBADMSG: not a message of this protocol, or of unknown type; -EPROTONOSUPPORT: another version
- * (*ret_version is set, also on success). */
+/* -EBADMSG: the data is not a message of this protocol, or its type is unknown. -EPROTONOSUPPORT: the message
+ * has another protocol version. *ret_version is set in this case and on success. */
 int mf_wire_decode(const void *data, size_t len, struct mf_wire_header *ret, int *ret_version);

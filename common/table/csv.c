@@ -168,7 +168,8 @@ static int next_row(struct mf_csv *csv)
     csv->why = NULL;
     mf_buf_clear(&csv->row);
     int r = read_row(csv);
-    /* Skip only the first line of a malformed row: a stray quote must not swallow the rows after it. */
+    /* Skip only the first line of a malformed row, because a stray quote must not swallow the rows after it.
+     */
     skip_line(csv, r < 0 ? from : csv->at);
     count_lines(csv, from);
     if (r < 0) {

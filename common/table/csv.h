@@ -19,9 +19,9 @@
 #include "common/base/buf.h"
 
 struct mf_csv_limits {
-    size_t row_bytes; /* bytes of all cells of one row */
+    size_t row_bytes; /* maximum number of bytes in all cells of one row */
     size_t columns;
-    size_t rows; /* rows of the text, including the header */
+    size_t rows; /* maximum number of rows, including the header */
 };
 
 /* Limits for a table of tuned rows, with reserve. */

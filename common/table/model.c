@@ -12,7 +12,7 @@
 #include "common/table/csv.h"
 #include "common/table/model_list.h"
 
-/* Columns of the list other than those of a shape, which use the shape's column names. */
+/* Columns of the model list in addition to the columns of a shape. */
 #define COLUMN_NAME    "name"
 #define COLUMN_SHARED  "shared"
 #define COLUMN_CONTEXT "context"
@@ -66,7 +66,7 @@ static int read_header(struct list *l, char why[MF_REASON_MAX])
     return 0;
 }
 
-/* Returns "" if the row has no such cell. */
+/* Returns the cell of the column, or "" if the row has no such cell. */
 static const char *cell_of(const struct list *l, const char *column)
 {
     int i = mf_csv_column(l->header, l->n_header, column);

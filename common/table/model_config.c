@@ -1,4 +1,5 @@
-/* Parses a model's config.json in the format of Hugging Face transformers; numbers can have several names. */
+/* Parses a model's config.json in the format of Hugging Face transformers. Configs use different names for
+ * the same number. */
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -10,7 +11,7 @@
 
 #define CONFIG_MAX  (4u << 20)
 #define SHARED_MAX  64
-#define LIMIT_MAX   65536.0 /* limit of the form of a shape */
+#define LIMIT_MAX   65536.0 /* maximum of `limit` in the form of a shape */
 #define CONTEXT_MAX (INT64_C(1) << 40)
 
 /* Members that contain the language model of a multimodal model. */
@@ -55,8 +56,8 @@ static int refuse(char why[MF_REASON_MAX], const char *member, const char *sente
     return -EBADMSG;
 }
 
-/* Reads the first member that exists and sets *names to its name. -ENOENT: none exists. -EBADMSG: not a
- * number, or out of range. */
+/* Reads the first member that exists and sets *names to its name. -ENOENT: none exists. -EBADMSG: its value
+ * is not a number, or is out of range. */
 static int read_number(const cJSON *object, const char *const **names, int64_t min, int64_t max, int64_t *ret,
                        char why[MF_REASON_MAX])
 {
@@ -115,7 +116,7 @@ static bool set_quant(struct quant *q, enum mf_qtype type, enum mf_dtype a, enum
     return true;
 }
 
-/* Groups along the row of 128, 32 or 16 elements. */
+/* Sets the quantisation type for groups of 128, 32 or 16 elements along the row. False for other sizes. */
 static bool type_of_group(int64_t group, enum mf_qtype *ret)
 {
     *ret = group == 128 ? MF_QTYPE_PER_1X128 : group == 32 ? MF_QTYPE_PER_1X32 : MF_QTYPE_PER_1X16;
@@ -132,7 +133,7 @@ static bool has_fp4_experts(const cJSON *layer)
            (!*dtype && strncmp(text_of(layer, "model_type"), "deepseek_v4", 11) == 0);
 }
 
-/* {"quant_method": "fp8", "weight_block_size": [128, 128]} */
+/* Reads, for example, {"quant_method": "fp8", "weight_block_size": [128, 128]}. */
 static bool quant_of_fp8(const cJSON *quant, const cJSON *layer, struct quant *ret)
 {
     const cJSON *block = mf_json_array(quant, "weight_block_size");
@@ -148,7 +149,7 @@ static bool quant_of_fp8(const cJSON *quant, const cJSON *layer, struct quant *r
 }
 
 /* Sets the types for weights of `bits` bits in groups of `group` elements (0: per channel or per tensor).
- * activations: activations are quantised too. False: no tuned table has such a layer. */
+ * activations: true if activations are quantised too. Returns false if no tuned table has such a layer. */
 static bool quant_of_bits(int64_t bits, bool integer, int64_t group, bool channel, bool activations,
                           struct quant *ret)
 {
@@ -160,14 +161,15 @@ static bool quant_of_bits(int64_t bits, bool integer, int64_t group, bool channe
     if (group > 0 && !type_of_group(group, &type))
         return false;
     if (bits == 4 && (group == 0 || group == 128))
-        return false; /* no such layer in a tuned table */
+        return false; /* no tuned table has such a layer */
     if (bits == 8 && !activations)
         return false;
     return set_quant(ret, type, activations ? w : BF16, w);
 }
 
-/* {"config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float", "strategy": "channel"},
- * "input_activations": …}}} */
+/* Reads, for example:
+ *   {"config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float", "strategy": "channel"},
+ *                                  "input_activations": …}}} */
 static bool quant_of_compressed(const cJSON *quant, const cJSON *layer, struct quant *ret)
 {
     const cJSON *groups = mf_json_object(quant, "config_groups");
@@ -184,8 +186,9 @@ static bool quant_of_compressed(const cJSON *quant, const cJSON *layer, struct q
                          ret);
 }
 
-/* {"global_quant_config": {"weight": {"dtype": "fp4", "group_size": 32},
- *                          "input_tensors": {"dtype": "fp4"}}} */
+/* Reads, for example:
+ *   {"global_quant_config": {"weight": {"dtype": "fp4", "group_size": 32},
+ *                            "input_tensors": {"dtype": "fp4"}}} */
 static bool quant_of_quark(const cJSON *quant, const cJSON *layer, struct quant *ret)
 {
     const cJSON *all = mf_json_object(quant, "global_quant_config");
@@ -240,7 +243,8 @@ static bool quant_of_channels(const cJSON *quant, const cJSON *layer, struct qua
 /* clang-format off */
 static const struct {
     const char *method;
-    bool (*read)(const cJSON *quant, const cJSON *layer, struct quant *ret); /* false: unsupported */
+    /* returns false if the quantisation is not supported */
+    bool (*read)(const cJSON *quant, const cJSON *layer, struct quant *ret);
 } methods[] = {
     {"fp8",                quant_of_fp8},
     {"compressed-tensors", quant_of_compressed},
@@ -253,7 +257,7 @@ static const struct {
 };
 /* clang-format on */
 
-/* Finds the quantisation in the config or in its language model. */
+/* Finds the quantisation in the config or in its member for the language model. */
 static const cJSON *find_quant(const cJSON *config, const cJSON *layer)
 {
     static const char *const names[] = {"quantization_config", "compression_config"};
@@ -327,7 +331,8 @@ static int read_act(const cJSON *layer, struct mf_shape *s, char why[MF_REASON_M
     return 0;
 }
 
-/* Shared experts of another width than the routed ones cannot be fused with them: the number is then 0. */
+/* Reads the number of shared experts. The number is 0 if their width differs from that of the routed experts,
+ * because experts of different widths cannot be fused. */
 static int read_shared(const cJSON *layer, struct mf_model *m, char why[MF_REASON_MAX])
 {
     const char *const *name = shared;
@@ -380,7 +385,7 @@ static int read_layer(const cJSON *config, const cJSON *layer, struct mf_model *
         s->dtype = MF_DTYPE_FP16;
     apply_type(text_of(layer, "model_type"), m);
     if (s->act_type == MF_ACT_SWIGLU && s->act_limit == 7)
-        s->act_limit = 0; /* default limit of the activation */
+        s->act_limit = 0; /* 0 selects the default limit of the activation */
     r = read_number(layer, &lengths, 1, CONTEXT_MAX, &m->context, why);
     if (r < 0 && r != -ENOENT)
         return r;

@@ -117,8 +117,8 @@ static void insert_slot(struct mf_table *t, size_t i)
     t->slots[slot] = (uint32_t)i + 1;
 }
 
-/* Makes room in the hash table for one more row, at most half full. Rows are inserted in order. Linear
- * probing without removal keeps the first row of a key before later ones. */
+/* Makes room in the hash table for one more row, and keeps the table at most half full. Rows are inserted in
+ * order. Linear probing without removal finds the first row of a key before later rows of that key. */
 static int grow_slots(struct mf_table *t)
 {
     if (t->n_rows >= UINT32_MAX / 4)
@@ -169,7 +169,8 @@ int mf_table_push(struct mf_table *t, const struct mf_table_row *row, const stru
     return 0;
 }
 
-/* Compares gfx, cu_num and the shape columns: numbers by value, names by text, equal keys by line. */
+/* Compares gfx, cu_num and the shape columns: numbers by value, names by text. Rows with equal keys are
+ * ordered by line. */
 static int compare_keys(const void *va, const void *vb)
 {
     const struct mf_table_row *a = va, *b = vb;
@@ -321,7 +322,7 @@ static int copy_unknown_cells(struct mf_table *t, const struct mf_table *from, c
             at++;
         if (at == n) {
             if (!row->other[i] || !*row->other[i])
-                continue; /* an empty column */
+                continue; /* an empty cell does not add its column */
             names[n++] = mf_table_keep(t, from->other[i]);
         }
         int r = keep(t, row->other[i], &cells[at]);

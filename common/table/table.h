@@ -1,25 +1,26 @@
 /* A table of fused-MoE rows in memory: untuned_fmoe.csv (shapes) or tuned_fmoe.csv (shapes and their
  * kernels), with any header variant of ROCm/aiter.
  *
- * Columns are found by name. If the header has no gfx, it is inferred from cu_num (mf_gfx_of_cu_num). If it
- * has no ksplit, run_1stage, xbf16 or flat, they are 0. Columns of neither AITER nor moefarm are kept with
- * each row and written back after the others, so that rewriting a file loses nothing.
+ * Columns are found by name. If the header has no gfx, it is inferred from cu_num (mf_gfx_of_cu_num). If the
+ * header has no ksplit, run_1stage, xbf16 or flat, their value is 0. Columns that are neither AITER's nor
+ * moefarm's are kept with each row and written back after the others, so that rewriting a file loses nothing.
  *
  * A row is one of:
  *   clean      in rows[], without problems
  *   warned     in rows[] and used; a problem with severity `warning` describes how production treats it
  *              (a time of 0.0, a token count without bucket, a tag, a non-canonical spelling, …)
- *   stray      not in rows[]: unusable. A problem with severity `error` names the field and the fix. The row
- *              is written back at its position, with its cells under their own columns.
+ *   stray      not in rows[], because it is unusable. A problem with severity `error` names the field and the
+ *              fix. The row is written back at its position, with its cells under their own columns.
  *
- * Numbers keep their text: an unchanged cell is written back as it was read (`0.0%`, `0.00%`, `0`, 13
- * decimals), a changed or new one in AITER's format. Keys are always written in canonical form.
+ * Numbers keep their text: an unchanged number is written back as it was read (`0.0%`, `0.00%`, `0`, 13
+ * decimals), and a changed or new number is written in AITER's format. Keys are always written in canonical
+ * form.
  *
  * tuned_fhmoe.csv and tuned_grouped_fmoe.csv belong to other operators of AITER. Only the columns shared with
  * fmoe are read, with a warning at line 1; mf_table_write and mf_table_merge reject these tables.
  *
  * A table owns its strings, which live as long as the table. rows[] is reallocated when a row is added. A
- * table may be used by one thread, or by several that only read. */
+ * table may be used by one thread, or by several threads that only read. */
 #pragma once
 
 #include <stdbool.h>
@@ -71,7 +72,7 @@ MF_NAMES_DECLARE(mf_result, MF_RESULT_, MF_RESULT_MAP);
 MF_NAMES_DECLARE(mf_own, MF_OWN_, MF_OWN_MAP);
 
 struct mf_table_row {
-    struct mf_device_class class; /* empty and 0 if an untuned table has no class columns */
+    struct mf_device_class class; /* gfx is "" and cu_num 0 if an untuned table has no class columns */
     struct mf_shape shape;
 
     int32_t block_m; /* 1 for FLAT kernels */
@@ -100,22 +101,22 @@ enum mf_severity { MF_WARNING, MF_ERROR };
 
 /* clang-format off */
 #define MF_PROBLEM_MAP(X, P)                                                                            \
-    X(P, RAGGED, "ragged")         /* wrong number of cells: error if it affects a needed cell */       \
-    X(P, MALFORMED, "malformed")   /* not CSV, or a limit exceeded: error */                            \
-    X(P, VALUE, "value")           /* the cell is invalid for its column: error */                      \
-    X(P, RANGE, "range")           /* the value is out of range: error */                               \
-    X(P, MISSING, "missing")       /* empty cell: error, or a warning if the value is inferred */       \
-    X(P, ZERO_TIME, "zero_time")   /* us is 0: warning */                                               \
-    X(P, COPIED_TIME, "copied_time") /* same us for several token counts of a layer model: warning */   \
-    X(P, TAGGED, "tagged")         /* `_tag` is set, libfmoe skips the row: warning */                  \
-    X(P, SPELLING, "spelling")     /* tuned: production matches the canonical text only: warning */     \
-    X(P, BUCKET, "bucket")         /* tuned: the token count is not a look-up bucket: warning */        \
-    X(P, DUPLICATE, "duplicate")   /* an earlier row has the same key; both are kept: warning */        \
-    X(P, OPERATOR, "operator")     /* the table belongs to another operator: warning at line 1 */       \
-    X(P, CONFLICT, "conflict")     /* git conflict marker: error */                                     \
-    X(P, MIXED, "mixed")           /* tuned: a flag column has 1 and True; no row matches: warning */   \
-    X(P, UNKNOWN_COLUMN, "unknown_column")   /* neither AITER's nor moefarm's: warning at the header */ \
-    X(P, MISSPELT_COLUMN, "misspelt_column") /* similar to a missing shape column: warning */           \
+    X(P, RAGGED, "ragged")         /* wrong number of cells (error if it affects a needed cell) */      \
+    X(P, MALFORMED, "malformed")   /* not CSV, or a limit is exceeded (error) */                        \
+    X(P, VALUE, "value")           /* the cell is invalid for its column (error) */                     \
+    X(P, RANGE, "range")           /* the value is out of range (error) */                              \
+    X(P, MISSING, "missing")       /* empty cell (error, or warning if the value is inferred) */        \
+    X(P, ZERO_TIME, "zero_time")   /* us is 0 (warning) */                                              \
+    X(P, COPIED_TIME, "copied_time") /* same us for several token counts of a layer model (warning) */  \
+    X(P, TAGGED, "tagged")         /* `_tag` is set, so libfmoe skips the row (warning) */              \
+    X(P, SPELLING, "spelling")     /* tuned table: not spelled as production matches it (warning) */    \
+    X(P, BUCKET, "bucket")         /* tuned table: the token count is not a look-up bucket (warning) */ \
+    X(P, DUPLICATE, "duplicate")   /* earlier row with the same key; both are kept (warning) */         \
+    X(P, OPERATOR, "operator")     /* the table belongs to another operator (warning at line 1) */      \
+    X(P, CONFLICT, "conflict")     /* git conflict marker (error) */                                    \
+    X(P, MIXED, "mixed")           /* tuned table: 1 and True mixed; no row matches (warning) */        \
+    X(P, UNKNOWN_COLUMN, "unknown_column")   /* neither AITER's nor moefarm's (warning) */              \
+    X(P, MISSPELT_COLUMN, "misspelt_column") /* similar to a missing shape column (warning) */          \
     /* Found by mf_tables_check (table_check.h), not by the reader */                                   \
     X(P, SHADOWED, "shadowed")     /* AITER serves an earlier row with another activation */            \
     X(P, BEYOND_PEAK, "beyond_peak") /* time below what the device can reach */                         \
@@ -137,7 +138,7 @@ struct mf_problem {
 
 enum mf_table_op { MF_TABLE_FMOE, MF_TABLE_FHMOE, MF_TABLE_GROUPED };
 
-/* Only this many problems per code are stored; further ones are counted. */
+/* Maximum number of stored problems per code; further problems are only counted. */
 #define MF_TABLE_PROBLEMS_MAX 10000
 
 struct mf_table_stray;
@@ -173,8 +174,8 @@ int mf_table_new(const char *name, bool tuned, struct mf_table **ret);
 struct mf_table *mf_table_free(struct mf_table *t);
 MF_DEFINE_CLEANUP(struct mf_table *, mf_table_free);
 
-/* Reads the text of a whole file. Invalid rows become problems of the table, not errors. -EBADMSG (the header
- * is empty, or a column is missing or duplicated) and -EFBIG, with the reason in why. */
+/* Reads the text of a whole file. Invalid rows become problems of the table, not errors. -EBADMSG: the header
+ * is empty, or a column is missing or duplicated. -EFBIG: a limit is exceeded. The reason is in why. */
 int mf_table_read(const char *name, const char *text, size_t len, struct mf_table **ret,
                   char why[MF_REASON_MAX]);
 
@@ -199,7 +200,7 @@ int mf_table_replace(struct mf_table *t, size_t i, const struct mf_table_row *ro
 /* Sorts the rows by key (gfx, cu_num, token, …) and moves strays to the end. -ENOMEM. */
 int mf_table_sort(struct mf_table *t);
 
-/* Returns the first row with the key that has no tag, as production does, or NULL. */
+/* Returns the first row that has the key and no tag, as production does; NULL if there is none. */
 const struct mf_table_row *mf_table_find(const struct mf_table *t, const struct mf_device_class *class,
                                          const struct mf_shape *shape);
 
@@ -222,12 +223,13 @@ int mf_table_clashes(const struct mf_table *const *tables, size_t n, struct mf_t
 bool mf_table_no_kernel(const char *name);
 
 enum mf_table_columns {
-    MF_TABLE_ALL,   /* AITER's, `_tag` if a row has one, moefarm's if a row has any, unknown ones */
-    MF_TABLE_AITER, /* AITER's 28 (untuned: 12) only; rows with a tag are omitted */
+    /* AITER's columns; `_tag` if a row has a tag; moefarm's columns if a row has any; unknown columns */
+    MF_TABLE_ALL,
+    MF_TABLE_AITER, /* only AITER's 28 columns (untuned: 12); rows with a tag are omitted */
 };
 /* Appends the table: header, then rows and strays in order, each ended by "\n". An untuned table has the
- * twelve shape columns, after gfx and cu_num if a row has them. MF_TABLE_AITER omits strays. Errors, each
- * with why: -ENOTSUP: table of another operator; -EINVAL: a cell cannot be written; -EBADMSG: a stray has
- * more cells than the header. */
+ * twelve shape columns, preceded by gfx and cu_num if a row has them. MF_TABLE_AITER omits strays. Errors,
+ * with the reason in why: -ENOTSUP: the table belongs to another operator; -EINVAL: a cell cannot be written;
+ * -EBADMSG: a stray has more cells than the header. */
 int mf_table_write(const struct mf_table *t, enum mf_table_columns columns, struct mf_buf *out,
                    char why[MF_REASON_MAX]);

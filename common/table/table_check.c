@@ -81,7 +81,8 @@ static bool is_checked(const struct mf_table *t)
     return t->tuned && t->op == MF_TABLE_FMOE;
 }
 
-/* libfmoe serves rows with `pipeline`, and its key includes the activation. AITER serves the other rows. */
+/* True for rows that AITER serves: those without `pipeline`. libfmoe serves rows with `pipeline`, and its key
+ * includes the activation. */
 static bool is_for_aiter(const struct mf_table_row *row)
 {
     return !row->own[MF_OWN_PIPELINE] || !*row->own[MF_OWN_PIPELINE];
@@ -106,7 +107,7 @@ static int collect(struct mf_table *const *tables, size_t n, struct check *c)
     return 0;
 }
 
-/* Removes rows that production skips: they shadow no row and fill no hole. */
+/* Removes rows that production skips, because they shadow no row and fill no hole. */
 static void drop_ignored(struct check *c)
 {
     size_t n = 0;
@@ -209,17 +210,18 @@ static void check_shadowed(struct check *c)
         if (!is_for_aiter(ref->row) || !is_for_aiter(served->row) ||
             served->row->shape.act_type == ref->row->shape.act_type)
             continue;
-        add_finding(c, ref, MF_PROBLEM_SHADOWED, "act_type",
-                    "AITER never serves this row: its look-up ignores the activation and finds the row for "
-                    "%s in %s first; keep one activation per layer in files that are loaded together",
-                    mf_act_name(served->row->shape.act_type),
-                    format_location(ref->table, served->table, served->row->line, place));
+        add_finding(
+            c, ref, MF_PROBLEM_SHADOWED, "act_type",
+            "AITER never serves this row, because AITER's look-up ignores the activation and finds "
+            "the row for %s in %s first; keep one activation per layer in files that are loaded together",
+            mf_act_name(served->row->shape.act_type),
+            format_location(ref->table, served->table, served->row->line, place));
     }
 }
 
 /* ------------------------------------------------------------------------------------------- each row */
 
-/* Tolerance of the bandwidth check: faster than this factor times the memory bandwidth is impossible. */
+/* Tolerance of the bandwidth check: a rate above this factor times the memory bandwidth is impossible. */
 #define BANDWIDTH_SLACK 1.1
 
 static void check_peak(struct check *c, const struct ref *ref)
@@ -234,16 +236,17 @@ static void check_peak(struct check *c, const struct ref *ref)
     /* The previous call may have left part of the data in the caches */
     double gbs = (mf_layer_min_bytes(s, active) - peak->cache_mb * 1048576) / (row->us * 1e3);
     if (tflops > most)
-        add_finding(c, ref, MF_PROBLEM_BEYOND_PEAK, "us",
-                    "us is %.10g, which is %.0f TFLOP/s with %s; %s/%d (%s) reaches at most %.0f (%s): the "
-                    "time is wrong; tune the shape again",
-                    row->us, tflops, mf_dtype_name(s->q_dtype_a), row->class.gfx, row->class.cu_num,
-                    peak->model, most, peak->source);
+        add_finding(
+            c, ref, MF_PROBLEM_BEYOND_PEAK, "us",
+            "us is %.10g, which is %.0f TFLOP/s with %s; %s/%d (%s) reaches at most %.0f (%s), so the "
+            "time is wrong; tune the shape again",
+            row->us, tflops, mf_dtype_name(s->q_dtype_a), row->class.gfx, row->class.cu_num, peak->model,
+            most, peak->source);
     else if (gbs > BANDWIDTH_SLACK * peak->gbs)
         add_finding(c, ref, MF_PROBLEM_BEYOND_PEAK, "us",
                     "us is %.10g, which is %.0f GB/s for the part of the weights of %" PRId64
                     " experts that the caches of %s/%d (%s) cannot hold; "
-                    "its memory reaches at most %.0f (%s): the time is wrong; tune the shape again",
+                    "its memory reaches at most %.0f GB/s (%s), so the time is wrong; tune the shape again",
                     row->us, gbs, active, row->class.gfx, row->class.cu_num, peak->model, peak->gbs,
                     peak->source);
 }

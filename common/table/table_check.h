@@ -4,13 +4,14 @@
  * The rows stay in use. It checks rows of tuned fmoe tables that the reader accepted.
  *
  *   duplicate    an earlier table has the same key (duplicates within a table are found by the reader)
- *   shadowed     AITER's look-up ignores the activation and finds an earlier row with another one. Only for
- *                rows without `pipeline`, which AITER serves (ROCm/aiter, fused_moe.py)
- *   beyond_peak  more FLOP/s than the device class can reach, or over 110 % of its memory bandwidth
- *                (device_peak.h). Bytes are those that the layer must read and write if tokens are spread
- *                evenly, minus the capacity of the caches. Not for unknown device classes
+ *   shadowed     AITER's look-up ignores the activation and finds an earlier row with another activation
+ *                (ROCm/aiter, fused_moe.py). Checked only for rows without `pipeline`, which AITER serves
+ *   beyond_peak  the time implies more FLOP/s than the device class can reach, or more than 110 % of its
+ *                memory bandwidth (device_peak.h). The bytes are those that the layer must read and write if
+ *                tokens are spread evenly, minus the capacity of the caches. Not checked for unknown device
+ *                classes
  *   err_limit    err1 or err2 is above the limit
- *   kernel,      result of the caller's `name` function
+ *   kernel,      the caller's `name` function reports a kernel name
  *   foreign
  *   unreachable  AITER chooses the activation type itself, and no choice yields this key (production_key.h)
  *   hole         a look-up bucket is missing between two token counts of a layer model
@@ -39,13 +40,14 @@ struct mf_check_options {
     bool (*name)(const struct mf_table_row *row, struct mf_check_name *ret);
 };
 
-/* -ENOMEM: findings up to then stay in the tables. */
+/* -ENOMEM: the findings made before the failure stay in the tables. */
 int mf_tables_check(struct mf_table *const *tables, size_t n, const struct mf_check_options *options);
 
 /* Creates an empty table for an unreadable file, with one problem: `why` at line 1. */
 int mf_table_unreadable(const char *name, const char *why, struct mf_table **ret);
 
-/* False for problems that are not meaningful for the table: tables of other operators have other columns. */
+/* False for problems that are not meaningful for the table, because tables of other operators have other
+ * columns. */
 bool mf_check_applies(const struct mf_table *t, enum mf_problem_code code);
 /* Severity of a finding for a deployed table. MF_ERROR: production fails, serves another row, or relies on an
  * invalid number. as_read: the reader's severity, which tells whether the row is usable. */

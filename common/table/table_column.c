@@ -34,7 +34,7 @@ static bool is_known(const char *name)
     return known_column(i) != NULL;
 }
 
-/* Maximum edit distance to a column name: 2, or less for names of up to three letters. */
+/* Returns the maximum edit distance to a column name: 2, or less for names of up to three letters. */
 static size_t max_distance(const char *column)
 {
     return MF_MIN(strlen(column) / 2, (size_t)2);
@@ -70,8 +70,8 @@ const char *mf_table_similar_column(const struct mf_table_reader *rd, const char
     return best;
 }
 
-/* True if the similar column is `form`, which changes the shape, and the header lacks it. The twelve shape
- * columns are never missing: such a header is rejected. */
+/* True if the similar column is `form`, which changes the shape, and the header has no such column. The
+ * twelve shape columns are never missing here, because a header without them is rejected. */
 static bool is_missing_form(const struct mf_table *t, const char *near)
 {
     return near && strcmp(near, MF_SHAPE_FORM) == 0 && mf_csv_column(t->header, t->n_header, near) < 0;
@@ -91,7 +91,7 @@ static void report_column(struct mf_table_reader *rd, const char *name, size_t *
                         shown, near, near);
     else if (++*n_unknown <= UNKNOWN_MAX)
         mf_table_report(rd, MF_WARNING, MF_PROBLEM_UNKNOWN_COLUMN, shown,
-                        "unknown column '%s', it is not read%s%s; further properties of "
+                        "unknown column '%s' is not read%s%s; further properties of "
                         "a shape belong in column " MF_SHAPE_FORM,
                         shown, near ? "; the most similar known column is " : "", near ? near : "");
 }

@@ -1,4 +1,4 @@
-/* Finds rows with the same time for several token counts: at most one of them was measured. */
+/* Finds rows with the same time for several token counts. At most one of these rows was measured. */
 #include "common/table/table_internal.h"
 
 #include <errno.h>
@@ -32,9 +32,9 @@ static int compare(const void *a, const void *b)
     return r != 0 ? r : compare_number((double)(x - y), 0);
 }
 
-/* Minimum number of equal times that count as copied. Rows with a sample count were measured: two of a ladder
- * can be equal by chance because timers have a resolution, three cannot. Other rows have seven digits, so two
- * are enough. */
+/* Returns how many equal times count as copied. Rows with a sample count were measured: because of the
+ * timer's resolution, two measured times of a ladder can be equal by chance, but not three. Times of other
+ * rows have seven digits, so two equal times are enough. */
 static size_t min_copies(const struct mf_table_row *row)
 {
     return row->own[MF_OWN_N] && *row->own[MF_OWN_N] ? 3 : 2;
@@ -62,7 +62,7 @@ static int report(struct mf_table *t, const struct mf_table_row *const *rows, si
         const struct mf_problem what = {MF_WARNING, MF_PROBLEM_COPIED_TIME, rows[i]->line, "us", NULL};
         int r = mf_table_problem(t, &what,
                                  "us is %.10g for %zu token counts of this layer (lines %" PRId64
-                                 " to %" PRId64 "): copied, not measured; tune these shapes again",
+                                 " to %" PRId64 "): at most one was measured; tune these shapes again",
                                  rows[i]->us, n_tokens, rows[0]->line, rows[n - 1]->line);
         if (r < 0)
             return r;

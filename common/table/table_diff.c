@@ -1,6 +1,7 @@
 #include "common/table/table_diff.h"
 
 #include "common/base/text.h"
+#include "common/moe/pipeline_text.h"
 #include "common/table/table_internal.h"
 
 #include <errno.h>
@@ -37,7 +38,7 @@ static int compare_rows(const void *a, const void *b)
     int r = compare_key(x, y);
     if (r == 0)
         r = strcmp(tag_of(x), tag_of(y));
-    return r != 0 ? r : (x > y) - (x < y); /* rows of one table */
+    return r != 0 ? r : (x > y) - (x < y); /* rows of one table are ordered by position */
 }
 
 static const struct mf_table_row **sorted(const struct mf_table *t)
@@ -64,8 +65,8 @@ static size_t count_key(const struct mf_table_row **rows, size_t n, const struct
     return count;
 }
 
-/* Pairs rows of one key: first those with the same tag, then the rest in order (a changed tag). Paired rows
- * of b become NULL. partner is indexed by the row number in `before`. */
+/* Pairs rows of one key: first rows with the same tag, then the remaining rows in order, as rows whose tag
+ * changed. Paired rows of b become NULL. partner is indexed by the row number in `before`. */
 static void pair_group(const struct mf_table *before, struct group *g, const struct mf_table_row **partner)
 {
     for (int by_tag = 1; by_tag >= 0; by_tag--) {
@@ -161,12 +162,18 @@ static int report_text(mf_diff_cell report, void *data, const char *column, cons
     return strcmp(or_empty(a), or_empty(b)) == 0 ? 0 : report(data, column, or_empty(a), or_empty(b));
 }
 
+/* The form is part of the key, which is matched by value. */
+static bool same_own(enum mf_own i, const char *a, const char *b)
+{
+    return i == MF_OWN_FORM || (i == MF_OWN_PIPELINE && mf_pipeline_text_equal(or_empty(a), or_empty(b)));
+}
+
 static int walk_others(const struct mf_diff *d, const struct mf_diff_item *item, mf_diff_cell report,
                        void *data)
 {
     int r = report_text(report, data, "_tag", item->before->tag, item->after->tag);
     for (enum mf_own i = 0; i < MF_OWN_N_ && r >= 0; i++)
-        if (i != MF_OWN_FORM) /* part of the key, matched by value */
+        if (!same_own(i, item->before->own[i], item->after->own[i]))
             r = report_text(report, data, mf_own_name(i), item->before->own[i], item->after->own[i]);
     for (size_t i = 0; i < d->before->n_other && r >= 0; i++) {
         const char *name = d->before->other[i];
@@ -206,6 +213,9 @@ static int walk_spellings(const struct mf_diff_item *item, mf_diff_cell report, 
     if (r >= 0)
         r = report_text(report, data, mf_result_name(MF_RESULT_KERNEL2), item->before->kernel2,
                         item->after->kernel2);
+    if (r >= 0)
+        r = report_text(report, data, mf_own_name(MF_OWN_PIPELINE), item->before->own[MF_OWN_PIPELINE],
+                        item->after->own[MF_OWN_PIPELINE]);
     return r;
 }
 

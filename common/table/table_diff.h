@@ -39,13 +39,13 @@ struct mf_diff {
         *items;
     size_t n_items;
     size_t n[MF_DIFFERENCE_N_];
-    size_t n_faster, n_slower; /* changed rows whose us decreased, increased */
+    size_t n_faster, n_slower; /* numbers of changed rows whose us decreased and increased */
 };
 #define MF_DIFF_INIT ((struct mf_diff){0})
 void mf_diff_release(struct mf_diff *d);
 
-/* Compares two tables and keeps references to both. -ENOTSUP, with why: a table of another operator, or only
- * one table is tuned. -ENOMEM. */
+/* Compares two tables and keeps references to both. -ENOTSUP, with why: one table belongs to another
+ * operator, or only one table is tuned. -ENOMEM. */
 int mf_table_diff(const struct mf_table *before, const struct mf_table *after, struct mf_diff *ret,
                   char why[MF_REASON_MAX]);
 

@@ -66,8 +66,8 @@ int mf_table_file_read(const char *path, struct mf_table **ret, char why[MF_REAS
 
 /* -------------------------------------------------------------------------------------------- write */
 
-/* Paths of a table: the file (links resolved), its lock and its next version in the same folder. Neither of
- * the latter two ends in .csv, so production does not load them as tables. */
+/* Paths of a table: the file (links resolved), its lock and its next version in the same folder. The names of
+ * the lock and the next version do not end in .csv, so production does not load them as tables. */
 struct paths {
     char file[PATH_MAX], lock[PATH_MAX + 16], next[PATH_MAX + 16];
 };
@@ -97,7 +97,7 @@ static int resolve(const char *path, struct paths *p, char why[MF_REASON_MAX])
     if (r < 0)
         return r;
     if (target.is_stream) {
-        mf_format(why, MF_REASON_MAX, "%.160s is %s; a table is kept in a file", path,
+        mf_format(why, MF_REASON_MAX, "%.160s is %s; a table must be a regular file", path,
                   target.is_open ? "an open descriptor" : "a device or a FIFO");
         return -ENOTSUP;
     }
@@ -123,7 +123,7 @@ static int take_lock(const char *path, int lock_ms, int *ret)
     return 0;
 }
 
-/* Writes and syncs the next version. Only the holder of the lock does so, so a file left by a killed holder
+/* Writes and syncs the next version. Only the holder of the lock writes it, so a file left by a killed holder
  * can be removed. */
 static int write_next(const struct paths *p, const char *data, size_t len)
 {
@@ -135,7 +135,7 @@ static int write_next(const struct paths *p, const char *data, size_t len)
     if (stat(p->file, &old) == 0) {
         if (fchmod(fd, old.st_mode & 07777) < 0)
             return -errno;
-        (void)!fchown(fd, old.st_uid, old.st_gid); /* needs root, and matters for root only */
+        (void)!fchown(fd, old.st_uid, old.st_gid); /* fails without root, but matters only for root */
     }
     int r = mf_write_all(fd, data, len);
     if (r == 0 && fsync(fd) < 0)

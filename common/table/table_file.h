@@ -1,14 +1,14 @@
 /* Table files, shared by independent programs.
  *
- * A writer holds an exclusive flock on PATH.lock from before it reads the file until the new version is in
- * place, so concurrent writers lose no update. The new version is written to a file in the same folder,
- * synced, renamed over the old one, and the folder is synced. At any time, also after a crash or with a full
- * disk, the path holds the complete old or the complete new table. Readers need no lock. The lock file is
- * never removed: that would race with a waiting writer.
+ * A writer takes an exclusive flock on PATH.lock before it reads the file, and holds it until the new version
+ * is in place, so concurrent writers lose no update. The writer writes the new version to a file in the same
+ * folder, syncs it, renames it over the old one, and syncs the folder. At any time, even after a crash or
+ * with a full disk, the path holds the complete old or the complete new table. Readers need no lock. The lock
+ * file is never removed, because removing it would race with a waiting writer.
  *
- * Symbolic links are followed: the target is replaced or created. A folder (-EISDIR), a device, a FIFO and an
- * open descriptor such as /dev/stdout (-ENOTSUP) are rejected before any file is created. Only
- * mf_table_file_replace writes to the latter three. */
+ * Symbolic links are followed: the target is replaced or created. A folder (-EISDIR), and a device, a FIFO or
+ * an open descriptor such as /dev/stdout (-ENOTSUP), are rejected before any file is created. Only
+ * mf_table_file_replace writes to devices, FIFOs and open descriptors. */
 #pragma once
 
 #include "common/table/table.h"
@@ -17,17 +17,18 @@
 #define MF_TABLE_FILE_MAX (64u << 20) /* maximum size of a table in bytes */
 #define MF_TABLE_LOCK_MS  30000       /* default time to wait for the lock */
 
-/* Reads the table at path. -ENOENT and other errors: the file cannot be read; otherwise as mf_table_read.
- * Sets why on error. */
+/* Reads the table at path. -ENOENT and other errors of open(2) and read(2): the file cannot be read. All
+ * other errors as for mf_table_read. Sets why on error. */
 int mf_table_file_read(const char *path, struct mf_table **ret, char why[MF_REASON_MAX]);
 /* As mf_table_file_read, for one part of each row. */
 int mf_table_file_read_part(const char *path, enum mf_table_part part, struct mf_table **ret,
                             char why[MF_REASON_MAX]);
 
-/* Reads the content of the file, unparsed. The size limit is that of ret. */
+/* Reads the content of the file, unparsed. The size limit of ret applies. */
 int mf_table_file_text(const char *path, struct mf_buf *ret, char why[MF_REASON_MAX]);
 
-/* Checks that path is a file or does not exist. Returns the error of a writer otherwise, with why. */
+/* Checks that path is a file or does not exist. Otherwise returns the error that a writer would return, with
+ * why. */
 int mf_table_file_check_path(const char *path, char why[MF_REASON_MAX]);
 
 /* Checks that a writer could start now: takes the lock and releases it. Errors as for mf_table_file_update,
@@ -39,9 +40,9 @@ int mf_table_file_check(const char *path, int lock_ms, char why[MF_REASON_MAX]);
 typedef int (*mf_table_edit)(struct mf_table *table, void *data, char why[MF_REASON_MAX]);
 
 /* Locks, reads, edits, writes and unlocks. A missing file is read as an empty tuned table. lock_ms < 0:
- * MF_TABLE_LOCK_MS. -ETIMEDOUT: another writer holds the lock. -ENOSPC, -EFBIG, …: the file is unchanged,
- * except if only the sync of the folder failed: then the new table is in place but may not survive a power
- * failure, and why says so. */
+ * MF_TABLE_LOCK_MS. -ETIMEDOUT: another writer holds the lock. After other errors (-ENOSPC, -EFBIG, …) the
+ * file is unchanged, with one exception: if only the sync of the folder failed, the new table is in place but
+ * may not survive a power failure, and why says so. */
 int mf_table_file_update(const char *path, int lock_ms, mf_table_edit edit, void *data,
                          char why[MF_REASON_MAX]);
 
@@ -53,8 +54,8 @@ int mf_table_file_merge(const char *path, int lock_ms, const struct mf_table *fr
                         const struct mf_merge_options *options, struct mf_merge_result *ret,
                         char why[MF_REASON_MAX]);
 
-/* Decides whether the content of a file may be replaced. Called under the lock. text is NULL if there is no
- * file. Returns 0 to allow it, or a negative error with why. */
+/* Decides whether the content of a file may be replaced. Called while the lock is held. text is NULL if there
+ * is no file. Returns 0 to allow the replacement, or a negative error with why. */
 typedef int (*mf_table_may_replace)(const char *text, size_t len, void *data, char why[MF_REASON_MAX]);
 /* Replaces the file by a serialised table, under the same lock. A device, a FIFO or a descriptor is written
  * to directly; `may` is then called with NULL. Errors as for mf_table_file_update. */

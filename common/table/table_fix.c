@@ -107,7 +107,7 @@ static int drop_exact_duplicates(struct mf_table *t)
     return 0;
 }
 
-/* Counts repairs of problems that are not stored: all warnings with these codes are repaired. */
+/* Counts repairs of problems that are not stored, because all warnings with these codes are repaired. */
 static size_t count_unlisted(const struct mf_table *t)
 {
     static const enum mf_problem_code whole[] = {MF_PROBLEM_SPELLING, MF_PROBLEM_RAGGED, MF_PROBLEM_MISSING};

@@ -6,7 +6,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* AITER counts a pair of 4-bit floats as one tensor element but multiplies by logical sizes: 1 byte each. */
+/* AITER counts a pair of 4-bit floats as one element of one byte, but multiplies by the logical sizes, so
+ * each 4-bit float counts as 1 byte. */
 static double element_bytes(enum mf_dtype dtype)
 {
     return dtype == MF_DTYPE_FP4X2 ? 1.0 : mf_dtype_bits(dtype) / 8.0;
@@ -21,7 +22,8 @@ static double bytes_of(const struct mf_shape *shape)
     return t * h * a + n * h * w * e + i * h * w * e + t * h * element_bytes(shape->dtype);
 }
 
-/* Python's round(value, 2). It rounds the exact decimal value; multiplying by 100 would round first. */
+/* Rounds like Python's round(value, 2), which rounds the exact decimal value. Multiplying by 100 would round
+ * before that. */
 static double round2(double value)
 {
     char text[400];

@@ -66,7 +66,7 @@ static bool is_known(const struct mf_table_reader *rd, int column)
     return false;
 }
 
-/* Names that pandas gives to unnamed columns. AITER's tuner drops these columns too. */
+/* True for names that pandas gives to unnamed columns. AITER's tuner drops these columns too. */
 static bool is_nameless(const char *name)
 {
     return *name == '\0' || strncmp(name, "Unnamed", 7) == 0;

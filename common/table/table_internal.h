@@ -8,7 +8,7 @@
 
 /* A row that is kept but not used. Its cells are in the order of the header. */
 struct mf_table_stray {
-    size_t before; /* its position: before rows[before] */
+    size_t before; /* the stray precedes rows[before] */
     int64_t line;
     const char **cells; /* NULL: the line is not CSV */
     size_t n_cells;
@@ -32,8 +32,8 @@ const struct mf_table_row *mf_table_find_same(const struct mf_table *t, const st
 int mf_table_copy_row(struct mf_table *t, const struct mf_table *from, const struct mf_table_row *row,
                       const struct mf_table_row *old);
 
-/* Removes the rows i with drop[i]. The other rows and the strays keep their order. Invalidates pointers to
- * rows. */
+/* Removes each row i for which drop[i] is true. The other rows and the strays keep their order. Invalidates
+ * pointers to rows. */
 void mf_table_drop(struct mf_table *t, const bool *drop);
 
 /* Counts a problem, and appends it to the stored ones if the limit is not reached. The format gives the
@@ -70,7 +70,7 @@ int mf_result_parse_number(enum mf_result column, const char *text, double *ret)
 void mf_result_print_number(enum mf_result column, double value, char buf[MF_TABLE_NUMBER_MAX]);
 
 #define MF_TABLE_CELL_MAX 96
-/* Returns the text of a result cell for writing: an unchanged number as it was read, NULL for no kernel. The
- * text belongs to the row or is in scratch. */
+/* Returns the text of a result cell for writing: an unchanged number as it was read; NULL if there is no
+ * kernel. The text belongs to the row or is in scratch. */
 const char *mf_table_result_text(const struct mf_table_row *row, enum mf_result c,
                                  char scratch[MF_TABLE_CELL_MAX]);

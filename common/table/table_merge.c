@@ -1,6 +1,7 @@
 #include "common/table/table_merge.h"
 
 #include "common/base/text.h"
+#include "common/moe/pipeline_text.h"
 #include "common/table/table_internal.h"
 
 #include <errno.h>
@@ -20,7 +21,7 @@ void mf_merge_result_release(struct mf_merge_result *r)
     *r = MF_MERGE_RESULT_INIT;
 }
 
-/* True if the row's provenance is moefarm's. */
+/* True if the row's provenance is "moefarm" or starts with "moefarm:". */
 static bool is_ours(const struct mf_table_row *row)
 {
     const char *p = row->own[MF_OWN_PROVENANCE];
@@ -51,7 +52,7 @@ static bool same_method(const struct mf_table_row *a, const struct mf_table_row 
 /* Columns that must be equal for two times of one key to be comparable. */
 static const enum mf_own basis[] = {MF_OWN_MODEL, MF_OWN_ROUTING};
 
-/* Returns the first of these columns that differs, or MF_OWN_N_. */
+/* Returns the first column that makes the times of the two rows incomparable, or MF_OWN_N_. */
 static enum mf_own differing_column(const struct mf_table_row *a, const struct mf_table_row *b)
 {
     if (!same_method(a, b))
@@ -122,8 +123,8 @@ static int refuse_clash(const struct mf_table_clash *clash, char why[MF_REASON_M
     format_location(clash->table_b, clash->b, b);
     /* The key comes last, so that truncation does not affect the locations. */
     mf_format(why, MF_REASON_MAX,
-              "%s and %s have the same key; production refuses such a set: remove one of them: %s", a, b,
-              key);
+              "%s and %s have the same key; production refuses such a set; remove one of the rows (key %s)",
+              a, b, key);
     return -EEXIST;
 }
 
@@ -161,8 +162,11 @@ static bool is_timed(const struct mf_table_row *row)
 static enum mf_merged decide_ours(const struct mf_table_row *old, const struct mf_table_row *row,
                                   char reason[MF_REASON_MAX])
 {
-    /* The two were compared directly; the time in the table may be from other conditions */
-    if (is_promoted(row) && !same_text(old->own[MF_OWN_PIPELINE], row->own[MF_OWN_PIPELINE])) {
+    const char *old_pipeline = old->own[MF_OWN_PIPELINE], *pipeline = row->own[MF_OWN_PIPELINE];
+    /* The two rows were compared directly; the time in the table may have been measured under other
+     * conditions */
+    if (is_promoted(row) &&
+        !mf_pipeline_text_equal(old_pipeline ? old_pipeline : "", pipeline ? pipeline : "")) {
         mf_format(
             reason, MF_REASON_MAX,
             "promoted over the known row in a direct comparison: %.4f us; the row in the table has %.4f us",
@@ -179,7 +183,7 @@ static enum mf_merged decide_ours(const struct mf_table_row *old, const struct m
     return MF_MERGED_REPLACED;
 }
 
-/* For two rows of other tools. */
+/* Decides between two rows of other tools. */
 static enum mf_merged decide_both_foreign(const struct mf_table_row *old, const struct mf_table_row *row,
                                           char reason[MF_REASON_MAX])
 {

@@ -1,7 +1,7 @@
 /* Merges rows into a table that also holds rows of other tools.
  *
- * A row is moefarm's if its provenance is. Two rows are comparable if their key (device class and shape),
- * provenance (method), model and routing are equal. For a new row of moefarm:
+ * A row is moefarm's if its provenance names moefarm. Two rows are comparable if their key (device class and
+ * shape), provenance (method), model and routing are equal. For a new row of moefarm:
  *
  *   old row                                  result
  *   none with that key                       added at the end
@@ -19,7 +19,7 @@
  *                        update_config_files); a row without time never wins
  *   moefarm's            foreign: the old row stays; with `replace`: replaced
  *
- * Rows with other keys, rows with a tag, strays and unknown columns stay unchanged and in place. */
+ * All other rows of the table, rows with a tag, strays and unknown columns stay unchanged and in place. */
 #pragma once
 
 #include <stdbool.h>
@@ -64,8 +64,9 @@ struct mf_merge_options {
 
 /* Merges the rows of fresh into table. options may be NULL. -EEXIST: a key occurs twice in the table, in
  * fresh or across the set; why names both lines. -EINVAL: a row of fresh is unreadable, is not moefarm's, has
- * a tag, or has no positive time; with accept_foreign the last two apply to moefarm's rows only. -ENOTSUP: a
- * table of another operator, or an untuned one. On these errors the table and *ret are unchanged. */
+ * a tag, or has no positive time. With accept_foreign, rows of other tools may have a tag or no time.
+ * -ENOTSUP: a table belongs to another operator or is untuned. On these errors the table and *ret are
+ * unchanged. */
 int mf_table_merge(struct mf_table *table, const struct mf_table *fresh,
                    const struct mf_merge_options *options, struct mf_merge_result *ret,
                    char why[MF_REASON_MAX]);

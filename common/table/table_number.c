@@ -42,7 +42,7 @@ void mf_result_set_number(struct mf_table_row *row, enum mf_result column, doubl
     memcpy((char *)row + numbers[column].offset, &value, sizeof(value));
 }
 
-/* "0.9%" is 0.009; without % the number is the fraction. */
+/* Parses a fraction, or a percentage with '%': "0.9%" is 0.009. */
 static int parse_percent(const char *text, double *ret)
 {
     char number[MF_TABLE_NUMBER_MAX];
@@ -65,7 +65,7 @@ int mf_result_parse_number(enum mf_result column, const char *text, double *ret)
     return numbers[column].kind == PERCENT ? parse_percent(text, ret) : mf_parse_double(text, ret);
 }
 
-/* Python's repr(round(value, places)): no trailing zeros, but at least one digit after the point. */
+/* Prints Python's repr(round(value, places)): no trailing zeros, but at least one digit after the point. */
 static void print_rounded(double value, int places, char buf[MF_TABLE_NUMBER_MAX])
 {
     mf_format(buf, MF_TABLE_NUMBER_MAX, "%.*f", places, value == 0 ? 0.0 : value); /* never print -0 */

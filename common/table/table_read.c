@@ -11,7 +11,8 @@
 
 #define N_SHAPE MF_SHAPE_N_COLUMNS
 
-/* Reports an invalid cell. If the row is too short, its cells are shifted: reports that instead, once. */
+/* Reports an invalid cell. If the row is too short, its cells are probably shifted, so the function reports
+ * the short row instead, and only once. */
 static void bad_cell(struct mf_table_reader *rd, enum mf_problem_code code, const char *column,
                      const char *cell, const char *expected)
 {
@@ -210,7 +211,8 @@ static void read_number(struct mf_table_reader *rd, struct mf_table_row *row, en
     }
     if (value < 0 && !percent) {
         bad_cell(rd, MF_PROBLEM_RANGE, name, cell,
-                 "a number >= 0 (AITER's tuner marks failed shapes so: remove the row and tune the shape)");
+                 "a number >= 0 (AITER's tuner writes negative numbers for failed shapes: remove the row and "
+                 "tune the shape)");
         return;
     }
     mf_result_set_number(row, column, value);
@@ -231,7 +233,7 @@ static void read_results(struct mf_table_reader *rd, struct mf_table_row *row)
         bad_cell(rd, MF_PROBLEM_VALUE, "kernelName1", row->kernel1 ? row->kernel1 : "", "a kernel name");
     if (row->us == 0 && rd->row_errors == 0)
         mf_table_report(rd, MF_WARNING, MF_PROBLEM_ZERO_TIME, "us",
-                        "us is %s: no measured time; tune the shape again",
+                        "us is %s, which is no measured time; tune the shape again",
                         cell_of(rd, rd->result[MF_RESULT_US]));
 }
 
@@ -297,7 +299,7 @@ static void check_width(struct mf_table_reader *rd)
     }
     if (rd->row_errors == 0 && n != n_header)
         mf_table_report(rd, MF_WARNING, MF_PROBLEM_RAGGED, "",
-                        "the row has %zu cells and the header %zu; nothing is lost: %s", n, n_header,
+                        "the row has %zu cells and the header %zu; nothing is lost, because %s", n, n_header,
                         n < n_header ? "the missing cells may be empty" : "the surplus cells are empty");
 }
 
@@ -389,12 +391,12 @@ static void check_mixed(struct mf_table_reader *rd)
         if (plain == 0 || other == 0)
             continue;
         rd->csv.line = MF_MAX(plain, other);
-        mf_table_report(
-            rd, MF_WARNING, MF_PROBLEM_MIXED, mf_shape_columns[i],
-            "%s is spelled in two ways, 1 or 0 (line %" PRId64 ") and True or False (line %" PRId64
-            "): pandas then reads the column as text and production matches no row of this table; "
-            "write 1 or 0 in every row",
-            mf_shape_columns[i], plain, other);
+        mf_table_report(rd, MF_WARNING, MF_PROBLEM_MIXED, mf_shape_columns[i],
+                        "%s is spelled in two ways, 1 or 0 (line %" PRId64
+                        ") and True or False (line %" PRId64
+                        "), so pandas reads the column as text and production matches no row of this table; "
+                        "write 1 or 0 in every row",
+                        mf_shape_columns[i], plain, other);
     }
 }
 

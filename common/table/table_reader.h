@@ -12,7 +12,8 @@ struct mf_table_reader {
     int gfx, cu_num, tag, shape[MF_SHAPE_N_COLUMNS], result[MF_RESULT_N_], own[MF_OWN_N_];
     int *other; /* column numbers of t->other */
     char *why;  /* caller's buffer of MF_REASON_MAX bytes */
-    /* By shape column: line of the first flag spelled 1 or 0, and of the first spelled otherwise; 0: none. */
+    /* For each shape column: line of the first flag that is spelled 1 or 0, and of the first flag with
+     * another spelling; 0 if there is none. */
     int64_t plain_flag[MF_SHAPE_N_COLUMNS], other_flag[MF_SHAPE_N_COLUMNS];
     /* State of the current row. */
     bool shortened; /* fewer cells than the header */

@@ -156,7 +156,7 @@ static const char *row_text(const struct mf_table_row *row, const struct out_col
     return NULL;
 }
 
-/* Value of a column that the file lacks: gfx follows from cu_num, results are 0. */
+/* Returns the value for a column that the file lacks: gfx follows from cu_num, results are 0. */
 static const char *stray_default(const struct writer *w, const struct mf_table_stray *stray,
                                  const struct out_column *c)
 {

@@ -2,20 +2,21 @@
  * names that its dispatcher uses.
  *
  * There is one generator per kind of kernel, in the order of the tuner (ROCm/aiter, gemm_moe_tune.py at
- * e4048607). The families are the words of its TUNE_ONLY, and two more where two candidates share a name:
+ * e4048607). Most families are words of the tuner's TUNE_ONLY. cktile2, flydslv2 and opusv2 are added because
+ * two candidates would otherwise share a name:
  *
- *     asm       prebuilt stage 1 and one-stage code objects (hsa/<gfx>/fmoe*: the manifests)
- *     ck        composable kernel two-stage (gemm_moe_ck2stages_common.py: the lists)
- *     cktile    CK-Tile A8W4; stage 2 has the same name as stage 1 and is family cktile2 here
- *     flydsl    FlyDSL for 1x32 (flydsl/moe_kernels.py: the registry)
- *     flydslv2  its "layout" pairs: stage 1 has the names of flydsl with another layout of h
- *     opus      A8W4 for gfx950 (opus_moe_common.py: the instances)
- *     opusv2    the same with the layout of flydslv2
- *     flydsli4  bf16 activations, int4 weights
+ *    asm       prebuilt stage 1 and one-stage code objects (the manifests in hsa/<gfx>/fmoe*)
+ *    ck        composable kernel two-stage (the lists in gemm_moe_ck2stages_common.py)
+ *    cktile    CK-Tile A8W4, stage 1; stage 2 has the same kernel names and is family cktile2
+ *    flydsl    FlyDSL for 1x32 (the registry in flydsl/moe_kernels.py)
+ *    flydslv2  FlyDSL's "layout" pairs: stage 1 has the kernel names of flydsl but another layout of h
+ *    opus      A8W4 for gfx950 (the instances in opus_moe_common.py)
+ *    opusv2    the kernels of opus with the h layout of flydslv2
+ *    flydsli4  FlyDSL for bf16 activations and int4 weights
  *
  * Kernels that the tuner tries but AITER's launcher refuses are included, because the tuner spends time on
- * them; mf_aiter_launch_refuses identifies them. A generator without a kernel for a layer reports the
- * reason. */
+ * them; mf_aiter_launch_refuses identifies them. A generator without a kernel for a layer reports the reason.
+ */
 #pragma once
 
 #include <stdbool.h>
@@ -26,12 +27,13 @@
 #include "common/moe/step.h"
 
 enum mf_aiter_flag {
-    MF_AITER_FUSED = 1 << 0,    /* stage 1 writes h quantised */
-    MF_AITER_V2 = 1 << 1,       /* h in a layout that only v2 kernels read */
-    MF_AITER_ATOMIC = 1 << 2,   /* adds into a zeroed output; otherwise the kernel overwrites the output */
+    MF_AITER_FUSED = 1 << 0, /* stage 1 writes h quantised */
+    MF_AITER_V2 = 1 << 1,    /* writes or reads h in a layout that only v2 kernels read */
+    /* adds into a zeroed output; without this flag the kernel overwrites the output */
+    MF_AITER_ATOMIC = 1 << 2,
     MF_AITER_XBF16 = 1 << 3,    /* reads bf16 hidden states and quantises them itself */
-    MF_AITER_FLAT = 1 << 4,     /* reads the router's top-k directly: needs no sort */
-    MF_AITER_PERTOKEN = 1 << 5, /* needs scales per token, independent of the layer's scales */
+    MF_AITER_FLAT = 1 << 4,     /* reads the router's top-k directly, so it needs no sort */
+    MF_AITER_PERTOKEN = 1 << 5, /* needs scales per token, whatever the layer's scales are */
 };
 
 struct mf_aiter_kernel {
@@ -58,11 +60,12 @@ struct mf_aiter_sink {
 int mf_aiter_enumerate(const struct mf_aiter_layer *layer, struct mf_aiter_sink *sink);
 
 /* True if the name matches the grammar of AITER's kernel names, including the length in mangled names. Also
- * true for kernels that its tables contain but its tuner does not emit (mxmoe, the heuristic's cktile), and
- * for host steps (mf_aiter_host_step). */
+ * true for kernels that AITER's tables contain but its tuner does not emit (mxmoe, the heuristic's cktile),
+ * and for host steps (mf_aiter_host_step). */
 bool mf_aiter_name_parse(const char *name);
 
-/* Data movement that AITER's fused_moe() performs around its kernels. Tuned tables do not name it. */
+/* Data movement that AITER's fused_moe() performs around its kernels. Tuned tables do not name these steps.
+ */
 enum mf_aiter_host {
     MF_AITER_HOST_SORT,   /* moe_sorting, which also zeroes the output */
     MF_AITER_HOST_QUANT1, /* quantises the hidden states */

@@ -72,8 +72,8 @@ static const struct lists {
     bool gfx950;
     const struct instance *one; size_t n_one;
     const struct instance *two; size_t n_two;
-    const char *op1, *op2;           /* name of the epilogue of stage 1 and 2 */
-    const char *weighed1, *weighed2; /* the same with routing weight */
+    const char *op1, *op2;           /* names of the epilogues of stage 1 and stage 2 */
+    const char *weighed1, *weighed2; /* the same names with the routing weight */
 } lists[] = {
     {A16W16, false, LIST(a16w16_1), LIST(a16w16_2),
      "TypeCast", "TypeCast", "TypeCastExpertWeight", "TypeCastExpertWeight"},
@@ -102,7 +102,7 @@ static const char *format_of(enum mf_dtype dtype)
     return words[dtype];
 }
 
-/* AITER's QuantType. */
+/* Returns the number of the type in AITER's enum QuantType. */
 static int quant_of(enum mf_qtype type)
 {
     static const int numbers[MF_QTYPE_N_] = {[MF_QTYPE_PER_TENSOR] = 1,
@@ -135,7 +135,7 @@ static int emit(const struct mf_shape *s, const struct lists *l, int stage, stru
     return r;
 }
 
-/* Kind of list for the shape's formats; -1: none. */
+/* Returns the kind of list for the shape's formats, or -1 if there is none. */
 static int kind_of(const struct mf_shape *s)
 {
     bool bits8 = mf_aiter_is_fp8(s->q_dtype_a) || s->q_dtype_a == MF_DTYPE_INT8;
@@ -150,8 +150,8 @@ static int kind_of(const struct mf_shape *s)
                                                                                  : -1;
 }
 
-/* Split-K in stage 1, in parts of whole scale blocks. The tuner computes which splits are legal but does not
- * emit them (ROCm/aiter#2726); the shipped tables still contain such rows. */
+/* Rejects split-K in stage 1, whose parts would be whole scale blocks. The tuner computes which splits are
+ * legal but does not emit them (ROCm/aiter#2726); the shipped tables still contain such rows. */
 static int refuse_splits(const struct mf_shape *s, struct mf_aiter_sink *sink)
 {
     char parts[32] = "";

@@ -27,8 +27,8 @@ struct fly {
 /* Parameters of a stage 1 kernel as in the registry. */
 struct one {
     int m, n, k, waves, k_batch, xcd, k_wave;
-    bool cached; /* weights are loaded through the cache: _bnt0 */
-    bool gate;   /* _go */
+    bool cached; /* weights are loaded through the cache; suffix _bnt0 */
+    bool gate;   /* suffix _go */
 };
 
 /* --- stage 1 ---------------------------------------------------------------------------- */
@@ -182,15 +182,15 @@ static int emit_tails(const struct fly *f, const struct two *c)
     int r = 0;
     for (size_t i = 0; r >= 0 && i < MF_ARRAY_LEN(tails); i++)
         r = emit_two(f, c, tails[i]);
-    /* The registry adds this variant by hand. */
+    /* The registry lists this variant in addition to its combinations. */
     if (r >= 0 && f->fp4 && c->atomic && c->m == 64 && c->n == 128 && c->k == 256)
         r = emit_two(f, c, "_persist_async_w4_cumul3");
     return r;
 }
 
-/* Tiles have the block's rows or half of them, at least 16 for fp4 weights and 32 for fp8. With bf16
- * activations, half tiles fault, 256 columns exceed the LDS, and a tile of K beyond inter_dim is read out of
- * bounds. */
+/* Emits tiles with as many rows as the block or half as many, but at least 16 for fp4 weights and 32 for fp8.
+ * With bf16 activations, half tiles fault, 256 columns exceed the LDS, and a tile of K beyond inter_dim is
+ * read out of bounds. */
 static int emit_stage2(struct fly *f)
 {
     const struct mf_shape *s = f->shape;

@@ -1,8 +1,8 @@
-/* Generator of AITER's FlyDSL kernels with bf16 activations and int4 weights: four waves divide the columns,
+/* Generator of AITER's FlyDSL kernels with bf16 activations and int4 weights. Four waves divide the columns,
  * or K (k_wave). The sort's block must equal the tile's rows; other sizes give wrong results.
  *
- * is_registered() is inferred from the kernels in AITER's tuned tables and from the number its tuner tries
- * (76 for stage 1, 8 for stage 2). AITER does not document the rule. */
+ * The rule is_registered() is inferred from the kernels in AITER's tuned tables and from the number of
+ * kernels that AITER's tuner tries (76 for stage 1, 8 for stage 2). AITER does not document the rule. */
 #include "kernels/aiter/aiter_private.h"
 
 #include "common/base/cleanup.h"
@@ -13,8 +13,9 @@
 static const int tile_ms[] = {16, 32, 64, 128};
 static const int k_waves[] = {1, 2, 4};
 
-/* Inferred, see above. A wave needs 16 columns for its matrix instruction. K is divided among waves only if
- * the tile is at least four times as deep as wide. Two tiles of activations per wave must fit the LDS. */
+/* Inferred (see the comment at the top of this file). A wave needs 16 columns for its matrix instruction. K
+ * is divided among waves only if the tile is at least four times as deep as wide. Two tiles of activations
+ * per wave must fit the LDS. */
 static bool is_registered(int m, int n, int k, int k_wave)
 {
     int columns = n / (4 / k_wave);

@@ -1,8 +1,8 @@
 /* Grammar of AITER's kernel names, as patterns:
  *
- *     #        a decimal number
- *     (a|b|)   one of the alternatives; here the last one is empty
- *     [text]   optional; may contain #
+ *    #        a decimal number
+ *    (a|b|)   one of the alternatives; in this example the last alternative is empty
+ *    [text]   optional text, which may contain #
  *
  * All other characters match themselves. Matching backtracks. */
 #include "kernels/aiter/aiter.h"
@@ -86,8 +86,8 @@ static bool match(const char *p, const char *name)
     return optional && match(close + 1, name);
 }
 
-/* Extracts name from "_ZN5aiter<length><name>E" and prefixes '@'. False if the form or the length is
- * wrong. */
+/* Extracts the name from "_ZN5aiter<length><name>E" and puts '@' before it. False if the form or the length
+ * is wrong. */
 static bool unmangle(const char *name, char ret[MF_STEP_NAME_MAX])
 {
     static const char frame[] = "_ZN5aiter";

@@ -1,9 +1,10 @@
 /* Generator of AITER's Opus A8W4 kernels for gfx950 (csrc/opus_moe/opus_moe_common.py,
- * moe_stage2_a8w4_meta.py): one list of instances per stage, each offered with the plain and the v2 layout.
- * A stage 2 instance has a range of token counts.
+ * moe_stage2_a8w4_meta.py): one list of instances per stage. Each instance is offered with the plain and the
+ * v2 layout. AITER's tuner tries each stage 2 instance only in a range of token counts.
  *
- * Names, tiles and ranges that AITER's tuned tables do not show are inferred from the number of kernels its
- * tuner tries. The counts match AITER; these names may not. */
+ * AITER's tuned tables do not show all instances. The missing names, tiles and ranges are inferred from the
+ * number of kernels that AITER's tuner tries: the numbers of kernels match, but the inferred names may not.
+ */
 #include "kernels/aiter/aiter_private.h"
 
 #include <string.h>
@@ -52,7 +53,7 @@ static int emit_first(const struct mf_shape *s, const struct first *c, bool v2, 
                                 .stage = MF_STAGE_STAGE1,
                                 .block_m = c->m,
                                 .flags = MF_AITER_FUSED | (v2 ? MF_AITER_V2 : 0)};
-    /* 256 = two steps of the matrix instruction, the minimum per wave of a paired kernel. */
+    /* 256 is two steps of the matrix instruction, which is the minimum per wave of a paired kernel. */
     int depth = c->k_wave * 256;
     if (s->model_dim % depth == 0 && s->inter_dim % c->columns == 0)
         return mf_aiter_emit(sink, k, "opus_moe1_afp8_wfp4_bf16_%s_fp8", c->name);
@@ -85,9 +86,10 @@ static int emit_second(const struct mf_shape *s, const struct second *c, bool v2
                      sink, "opus", kernel, "divisibility",
                      "model_dim %d must be a multiple of %d and equal to the kernel's model_dim %d (0: any)",
                      s->model_dim, c->n, c->model_dim)
-               : sink->no(sink, "opus", kernel, "tokens",
-                          "AITER's tuner tries it from %lld to %lld tokens (0: unlimited), not for %lld",
-                          (long long)c->from, (long long)c->to, (long long)s->token);
+               : sink->no(
+                     sink, "opus", kernel, "tokens",
+                     "AITER's tuner tries this kernel from %lld to %lld tokens (0: unlimited), not for %lld",
+                     (long long)c->from, (long long)c->to, (long long)s->token);
 }
 
 int mf_aiter_opus(const struct mf_aiter_layer *layer, struct mf_aiter_sink *sink)

@@ -16,7 +16,7 @@ int mf_aiter_opus(const struct mf_aiter_layer *layer, struct mf_aiter_sink *sink
 /* Emits kernel k with the formatted name. */
 int mf_aiter_emit(struct mf_aiter_sink *sink, struct mf_aiter_kernel k, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* The same with the name as a mangled symbol: "_ZN5aiter<length><name>E". */
+/* Like mf_aiter_emit, but with the name as a mangled symbol: "_ZN5aiter<length><name>E". */
 int mf_aiter_emit_mangled(struct mf_aiter_sink *sink, struct mf_aiter_kernel k, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

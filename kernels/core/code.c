@@ -25,7 +25,7 @@
 #define PROCESSES_MAX   64
 #define COMPILER_FOLDER "kernels"
 #define COMPILER_FILE   "moefarm-compile"
-#define SOURCES_MAX     96 /* option and a digest of 64 characters */
+#define SOURCES_MAX     96 /* room for the option and a digest of 64 characters */
 
 extern char **environ;
 
@@ -100,7 +100,7 @@ void mf_code_folder(char path[PATH_MAX])
     bool is_public;
     cache_folder(path, &is_public);
     mf_format(inside, sizeof(inside), "%s/", path);
-    (void)make_folders(inside); /* the writer reports errors */
+    (void)make_folders(inside); /* error ignored: writing a file there reports it */
 }
 
 static uint64_t hash_text(const char *text, uint64_t h)
@@ -108,8 +108,8 @@ static uint64_t hash_text(const char *text, uint64_t h)
     return mf_hash64(text, strlen(text) + 1, h);
 }
 
-/* Covers all sources, because a source may include any other. Two hashes with different seeds make a
- * collision negligible. */
+/* The hash covers all sources, because a source may include any other source. Callers compute it with two
+ * seeds, which makes a collision negligible. */
 static uint64_t hash_code(const struct mf_compiler *compiler, const struct mf_code *c, uint64_t h)
 {
     h = hash_text(mf_code_sources_digest, h);
@@ -142,7 +142,7 @@ bool mf_code_fallback_path(const char *path, char fallback[PATH_MAX])
     return true;
 }
 
-/* True if the code object is in the cache or at the fallback path. `path` is set to where it is. */
+/* True if the code object exists. Sets `path` to its location, in the cache or at the fallback path. */
 static bool find_code(char path[PATH_MAX])
 {
     char fallback[PATH_MAX];
@@ -190,8 +190,8 @@ static int spawn(char *const *argv, char *const *env, int *ret_log, pid_t *ret_p
         return -errno;
     int r = -posix_spawn_file_actions_init(&actions);
     if (r == 0) {
-        /* If this process ignores SIGCHLD, the compiler would inherit that and lose the exit status of its
-         * children. */
+        /* If this process ignores SIGCHLD, the compiler would inherit the setting and could not read the exit
+         * status of its own children. */
         (void)sigemptyset(&own);
         (void)sigaddset(&own, SIGCHLD);
         (void)posix_spawnattr_init(&attr);
@@ -244,7 +244,8 @@ static int start_compile(const struct mf_compiler *compiler, const struct mf_cod
     return r;
 }
 
-/* Reads output of a child into c->why; excess output is discarded. False at the end of the output. */
+/* Reads the output of a child into c->why and discards what does not fit. Returns false at the end of the
+ * output. */
 static bool read_output(struct child *c)
 {
     char rest[512];
@@ -256,7 +257,7 @@ static bool read_output(struct child *c)
     return n > 0 || (n < 0 && errno == EINTR);
 }
 
-/* True if the child has produced its result: the output file, or a version (a name and a number). */
+/* True if the child has produced its result: the output file or, for a version query, a name and a number. */
 static bool has_output(const struct child *c)
 {
     char path[PATH_MAX];
@@ -277,8 +278,8 @@ static int end_child(struct child *c, bool late)
     do
         ended = waitpid(c->pid, &status, 0);
     while (ended < 0 && errno == EINTR);
-    /* If the host program ignores SIGCHLD or reaps all children, there is no exit status: check the result.
-     */
+    /* If the host program ignores SIGCHLD or reaps all children, the exit status is lost; check the result
+     * instead. */
     if (ended < 0)
         status = has_output(c) ? 0 : 1 << 8;
     mf_closep(&c->log);

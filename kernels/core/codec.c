@@ -60,21 +60,18 @@ static const struct {
 /* clang-format on */
 
 static const char *const expected[] = {
-    [MF_QTYPE_NO] = "QuantType.No takes torch.bfloat16 for both",
-    [MF_QTYPE_PER_TENSOR] =
-        "QuantType.per_Tensor takes the same float8_e4m3fn, float8_e4m3fnuz or int8 for both",
-    [MF_QTYPE_PER_TOKEN] =
-        "QuantType.per_Token takes the same float8_e4m3fn, float8_e4m3fnuz or int8 for both, or "
-        "int4 weights with bfloat16 or float8 activations",
-    [MF_QTYPE_PER_1X32] =
-        "QuantType.per_1x32 takes float4_e2m1fn_x2 weights with bfloat16, float8_e4m3fn or "
-        "float4_e2m1fn_x2 activations, float8_e4m3fn for both, or int4 weights with bfloat16 or "
-        "float8_e4m3fn activations",
-    [MF_QTYPE_PER_1X128] =
-        "QuantType.per_1x128 takes the same float8_e4m3fn, float8_e4m3fnuz or int8 for both",
-    [MF_QTYPE_PER_1X16] =
-        "QuantType.per_1x16 takes float4_e2m1fn_x2 weights with float4_e2m1fn_x2 or bfloat16 "
-        "activations",
+    [MF_QTYPE_NO] = "QuantType.No takes torch.bfloat16 activations and weights",
+    [MF_QTYPE_PER_TENSOR] = "QuantType.per_Tensor takes float8_e4m3fn, float8_e4m3fnuz or int8, the same for "
+                            "activations and weights",
+    [MF_QTYPE_PER_TOKEN] = "QuantType.per_Token takes float8_e4m3fn, float8_e4m3fnuz or int8, the same for "
+                           "activations and weights, or int4 weights with bfloat16 or float8 activations",
+    [MF_QTYPE_PER_1X32] = "QuantType.per_1x32 takes float4_e2m1fn_x2 weights with bfloat16, float8_e4m3fn or "
+                          "float4_e2m1fn_x2 activations, float8_e4m3fn activations and weights, or int4 "
+                          "weights with bfloat16 or float8_e4m3fn activations",
+    [MF_QTYPE_PER_1X128] = "QuantType.per_1x128 takes float8_e4m3fn, float8_e4m3fnuz or int8, the same for "
+                           "activations and weights",
+    [MF_QTYPE_PER_1X16] = "QuantType.per_1x16 takes float4_e2m1fn_x2 weights with float4_e2m1fn_x2 or "
+                          "bfloat16 activations",
 };
 
 const struct mf_codec *mf_codec_find(enum mf_format format, enum mf_scale scale)
@@ -114,12 +111,12 @@ float mf_codec_global(const struct mf_codec *c, float amax)
 static float f32_scale(const struct mf_codec *c, float amax)
 {
     float s = amax / c->max;
-    /* A tiny amax can underflow to a scale of 0. */
+    /* For a tiny amax the division can underflow to 0, which is not a valid scale. */
     return mf_bits_of(s) == 0 ? 1 : s;
 }
 
-/* At least the smallest positive e4m3 value: a calibrated factor that is too small must not give a scale of
- * 0. */
+/* Returns at least the smallest positive e4m3 value, because a calibrated factor that is too small would
+ * otherwise give a scale of 0. */
 static uint8_t nvfp4_scale(float amax, float global)
 {
     float s = global * amax / 6.0f;
@@ -137,7 +134,7 @@ void mf_codec_group_scale(const struct mf_codec *c, float amax, float global, vo
             memcpy(scale, &full, sizeof(full));
         break;
     case MF_SCALE_BF16:
-        /* AITER's minimum, so that a group of zeros has a scale above 0 (ROCm/aiter, a16wi4). */
+        /* AITER's minimum, which keeps the scale of a group of zeros above 0 (ROCm/aiter, a16wi4). */
         half = mf_bf16_from_float((amax < 1e-6f ? 1e-6f : amax) / c->max);
         memcpy(scale, &half, sizeof(half));
         break;
@@ -172,7 +169,7 @@ static float scale_value(const struct mf_codec *c, const void *scale)
 
 /* ---- encoding: one group with one scale ---- */
 
-/* Compared as integers, magnitude bits have the order of the magnitudes, with NaN above all. */
+/* As integers, the bits of magnitudes compare like the magnitudes; NaN compares above all of them. */
 MF_VECTOR_BODY(static, uint32_t, amax_bits, (const float *x, size_t n), (x, n), {
     uint32_t top = 0;
     for (size_t i = 0; i < n; i++) {
@@ -212,7 +209,7 @@ MF_VECTOR_BODY(static, void, fp8_codes,
                    }
                })
 
-#define CHUNK 256 /* four-bit codes per chunk before packing into bytes; even */
+#define CHUNK 256 /* four-bit codes per chunk; a chunk is packed into bytes at once; must be even */
 
 static void four_bit_group(const struct mf_codec *c, const float *x, size_t n, float global, float scale,
                            uint8_t *q)

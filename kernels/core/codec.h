@@ -1,6 +1,6 @@
 /* Codecs: how a matrix is stored, as elements of one format with scales of one kind. One table
- * (kernels/core/codec.c) has every combination that a layer can be quantised in. Code that creates, reads,
- * sizes or packs a quantised tensor uses the table.
+ * (kernels/core/codec.c) has every valid combination. All code that creates, reads, sizes or packs a
+ * quantised tensor uses this table.
  *
  *   format         scale        group      format of the scale; value of element q
  *   bf16           none         -          -
@@ -15,8 +15,8 @@
  *   int4           per_1x32     1 x 32     bf16 = amax / 7 (ROCm/aiter, a16wi4)
  *   int4           per_token    1 x row    f32 = amax / 7
  *
- * q = round(x / scale), for NVFP4 round(x · global / scale), with true division, saturating (ROCm/aiter,
- * pertoken_quant). Compiled without floating-point contraction or fast division.
+ * An element is q = round(x / scale), for NVFP4 q = round(x · global / scale), with true division, saturating
+ * (ROCm/aiter, pertoken_quant). The codecs are compiled without floating-point contraction or fast division.
  *
  * Two four-bit elements share a byte, the even element in the low nibble. A row with an odd number of
  * elements ends in a zero nibble. The last group of a row, and the last group of rows, may be short. Scales
@@ -39,20 +39,21 @@ struct mf_codec {
     enum mf_format format;
     enum mf_scale scale;
     int bits; /* bits per element: 16, 8, 4 */
-    /* Elements per scale; 0: all rows or columns. Without scales both are 0 and so is scale_bytes. */
+    /* Number of rows and of columns that share a scale; 0: all of them. Without scales both are 0, and
+     * scale_bytes is 0 too. */
     int group_rows, group_cols;
     enum mf_scale_format scale_format;
     int scale_bytes; /* bytes per scale; 0: no scales */
-    bool global;     /* has one more f32 per matrix, by which values are multiplied before encoding */
+    bool global;     /* the matrix has one more f32, and values are multiplied by it before encoding */
     float max;       /* largest finite value of an element */
 };
 
 /* Returns NULL if there is no such codec. */
 const struct mf_codec *mf_codec_find(enum mf_format format, enum mf_scale scale);
 
-/* Codecs of the plain pipeline of a shape: activations (x as gemm1 reads it, h as gemm2 reads it) and
- * weights. -EINVAL if q_type, q_dtype_a and q_dtype_w are not a valid combination; *ret_why is then a static
- * sentence part ("QuantType.per_1x32 takes …"). */
+/* Codecs of the plain pipeline of a shape, for the weights and for the activations (x as gemm1 reads it, h as
+ * gemm2 reads it). -EINVAL if q_type, q_dtype_a and q_dtype_w are not a valid combination; *ret_why is then a
+ * static part of a sentence ("QuantType.per_1x32 takes …"). */
 struct mf_codecs {
     const struct mf_codec *a, *w;
 };
@@ -75,8 +76,8 @@ static inline size_t mf_codec_scale_cols(const struct mf_codec *c, size_t cols)
                                 : (cols + (size_t)c->group_cols - 1) / (size_t)c->group_cols;
 }
 
-/* Global factor of a matrix with that largest magnitude: 448·6 / amax for NVFP4, finite, 1 for amax 0. 1 for
- * codecs without a global factor. */
+/* Returns the global factor of a matrix with largest magnitude `amax`: for NVFP4, 448·6 / amax, which is
+ * finite, or 1 if amax is 0. Returns 1 for codecs without a global factor. */
 float mf_codec_global(const struct mf_codec *c, float amax);
 
 /* Encodes a matrix of floats, row-major with a row stride of cols. `scale` may be NULL for a codec without
@@ -84,10 +85,11 @@ float mf_codec_global(const struct mf_codec *c, float amax);
  * formats encode it as 0. */
 void mf_codec_encode(const struct mf_codec *c, const float *x, size_t rows, size_t cols, float global,
                      void *q, void *scale);
-/* Encodes one row with given scales (`scale` points to the row's first), for scales that rows share. */
+/* Encodes one row with scales that exist already, because other rows may share them. `scale` points to the
+ * first scale of the row. */
 void mf_codec_encode_row(const struct mf_codec *c, const float *x, size_t cols, const void *scale,
                          float global, void *q);
-/* Computes the scale of a group with that largest magnitude and stores it to *scale in the codec's scale
+/* Computes the scale of a group with largest magnitude `amax` and stores it to *scale in the codec's scale
  * format. */
 void mf_codec_group_scale(const struct mf_codec *c, float amax, float global, void *scale);
 /* Decodes row `row` of a stored matrix. */

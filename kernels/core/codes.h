@@ -34,7 +34,7 @@ struct mf_small_float {
     uint32_t max_bits; /* largest value, as float bits */
     uint32_t sign;     /* sign bit of a code */
     uint32_t nan;      /* code of NaN; the largest value's code if the format has no NaN */
-    bool nan_signed;   /* has NaN with both signs, and a negative zero */
+    bool nan_signed;   /* the format has NaN with both signs and a negative zero */
 };
 
 #define MF_E4M3FN   ((struct mf_small_float){7, 3, 0x43e00000 /* 448 */, 0x80, 0x7f, true})
@@ -46,7 +46,7 @@ MF_VECTOR_INLINE uint8_t mf_small_code(struct mf_small_float t, float v)
     int shift = 23 - t.mantissa_bits;
     uint32_t u = mf_bits_of(v), sign = u >> 31 ? t.sign : 0, a = u & 0x7fffffff;
     uint32_t least_normal = (uint32_t)(127 - t.bias + 1) << 23;
-    /* One unit in its last place is the spacing of the subnormals. */
+    /* One unit in the last place of `magic` is the spacing of the subnormals. */
     uint32_t magic = (uint32_t)(127 + 24 - t.bias - t.mantissa_bits) << 23;
     uint32_t c = a < t.max_bits ? a : t.max_bits;
     uint32_t half = (1u << (shift - 1)) - 1;
@@ -72,7 +72,7 @@ MF_VECTOR_INLINE float mf_fp8_value(struct mf_small_float t, uint8_t v)
     return mf_float_of(is_nan ? 0x7fc00000 | sign : code);
 }
 
-/* The constant has twice the magnitudes of e2m1 (0 1 2 3 4 6 8 12), one nibble each. */
+/* The constant holds twice the magnitudes of e2m1 (0 1 2 3 4 6 8 12), one per nibble. */
 MF_VECTOR_INLINE float mf_e2m1_value(uint32_t code)
 {
     int32_t twice = (int32_t)(0xc8643210u >> ((code & 7) * 4) & 15);

@@ -15,7 +15,7 @@
 #include "kernels/core/quant.h"
 #include "kernels/core/vector.h"
 
-#define CHUNK 16 /* Philox blocks per chunk; each gives two values */
+#define CHUNK 16 /* Philox blocks per chunk; each block gives two values */
 
 /* Sum of four 16-bit uniforms: mean 131070, standard deviation 65536 / sqrt(3). */
 #define SUM_MEAN  131070
@@ -27,8 +27,9 @@
 #define WEYL_1     0xBB67AE85u
 #define N_ROUNDS   10
 
-/* Computes 16 Philox blocks at counters (first + i, row), bitwise equal to mf_philox(). Writes their sums of
- * four 16-bit uniforms minus the mean: first those of words 0 and 1, then those of words 2 and 3. */
+/* Computes 16 Philox blocks at counters (first + i, row), bitwise equal to mf_philox(). Writes two sums per
+ * block, each of four 16-bit uniforms minus the mean: first the sums from words 0 and 1 of all blocks, then
+ * the sums from words 2 and 3. */
 typedef void (*chunk_fn)(uint64_t key, uint32_t first, uint64_t row, int32_t out[2 * CHUNK]);
 
 static void chunk_c(uint64_t key, uint32_t first, uint64_t row, int32_t out[2 * CHUNK])
@@ -153,7 +154,8 @@ static uint64_t key_of(uint64_t seed, enum mf_tensor tensor)
     return seed + ((uint64_t)tensor + 1) * UINT64_C(0x9E3779B97F4A7C15);
 }
 
-/* One division and one square root, correctly rounded by IEEE 754, then one rounding to float. */
+/* The same bits on every machine: IEEE 754 rounds one division and one square root correctly, and the result
+ * is then rounded once to float. */
 static float scale_of(double inverse_variance)
 {
     return (float)(1.0 / (SUM_SIGMA * sqrt(inverse_variance)));
@@ -211,8 +213,8 @@ static float expert_amax(const struct mf_shape *shape, enum mf_tensor w, uint64_
     return top;
 }
 
-/* Encodes as many rows at a time as share scales. With one scale for the whole matrix, the largest magnitude
- * is computed first. */
+/* Encodes all rows that share scales together. If one scale covers the whole matrix, the largest magnitude is
+ * computed first. */
 static void encode_expert(const struct mf_shape *shape, enum mf_tensor w, uint64_t seed, int32_t expert,
                           const struct mf_codec *c, uint16_t *rows, float *floats,
                           const struct mf_tensor_ref *out)

@@ -24,9 +24,10 @@ struct mf_device_info {
     char driver[MF_DEVICE_TEXT_MAX];   /* GPU: kernel driver version and runtime version */
     char identity[MF_DEVICE_TEXT_MAX]; /* GPU: UUID or PCI address; independent of the ordinal */
     uint64_t memory_bytes;
-    uint64_t llc_bytes; /* last-level cache; L2 on a GPU. The working set of rotated weights must exceed it */
+    /* last-level cache (on a GPU, L2). The working set of rotated weights must exceed it */
+    uint64_t llc_bytes;
     uint64_t lds_bytes; /* GPU: maximum shared memory of a block */
-    double clock_mhz;   /* GPU: maximum */
+    double clock_mhz;   /* maximum clock of a GPU */
     double memory_mhz;
     int cores;               /* maximum threads of a step */
     double peak_gflops_bf16; /* measured, all cores */
@@ -51,14 +52,15 @@ struct mf_grid {
     uint32_t shared; /* dynamic shared memory per block, in bytes */
     /* The argument buffer is one struct, passed by pointer, so that it may have its own alignment. */
     bool struct_argument;
-    /* Programmatic dependent launch: the kernel may begin before the previous one has ended and waits for it
-     * itself (mf_begin in kernels/gpu/src/dialect_nvidia.h). */
+    /* Programmatic dependent launch: the kernel may begin before the previous kernel has ended, and waits for
+     * that kernel itself (mf_begin in kernels/gpu/src/dialect_nvidia.h). */
     bool programmatic_launch;
 };
 
 /* A tensor for TMA loads into shared memory. Rows are 128 bytes, and the 16-byte chunk c of a row is stored
- * at c ^ (row % 8). With `unswizzled`, rows have up to 256 elements and keep their order. Lengths and boxes
- * are in elements, fastest dimension first. Strides of the other dimensions are in bytes, multiples of 16. */
+ * at c ^ (row % 8). With `unswizzled`, rows have up to 256 elements, and their chunks stay in order. Lengths
+ * and boxes are in elements, fastest dimension first. Strides of the other dimensions are in bytes, multiples
+ * of 16. */
 struct mf_tma_tensor {
     void *at;
     int element_bytes; /* 1 or 2 */
@@ -70,28 +72,30 @@ struct mf_tma_tensor {
 
 struct mf_device_ops {
     const char *kind; /* "cpu", "hip", "sim" */
-    /* True if alloc returns device memory: the host reaches it through copy only, and launches receive device
-     * addresses. */
+    /* True if alloc returns device memory, which the host reaches only through copy. Launches then receive
+     * device addresses. */
     bool own_memory;
     void (*free)(struct mf_device *d);
     /* Returns zeroed whole pages, 64-byte aligned, or NULL if out of memory. */
     void *(*alloc)(struct mf_device *d, size_t bytes);
     void (*release)(struct mf_device *d, void *memory, size_t bytes);
-    /* Copies synchronously between device memory and host memory, in any direction. -EIO if the device
-     * failed. */
+    /* Copies synchronously between device memory and host memory, in any direction. Returns -EIO if the
+     * device failed. */
     int (*copy)(struct mf_device *d, void *to, const void *from, size_t bytes);
-    /* Runs launch(context, 0) … launch(context, n - 1) back to back as one sample and returns its device
-     * time. Neither this function nor launch allocates, locks or makes system calls. An error of launch is
-     * returned unchanged. */
+    /* Runs launch(context, 0) … launch(context, n - 1) back to back as one sample and sets *ret_us to the
+     * sample's device time. Neither this function nor `launch` allocates, locks or makes system calls. Errors
+     * of `launch` are returned unchanged. */
     int (*time)(struct mf_device *d, mf_launch_fn launch, void *context, int n, double *ret_us);
-    /* Replaces the contents of the L2 cache (*ret_bytes) and of the instruction caches with unrelated data
-     * and code, so that the next timed launch starts cold and does not wait for the write-back of dirty
-     * lines. Returns launch errors. NULL: samples follow each other without eviction. */
+    /* Replaces the contents of the L2 cache and of the instruction caches with unrelated data and code, so
+     * that the next timed launch starts cold and does not wait for the write-back of dirty lines. *ret_bytes
+     * is the size of the buffer that replaces the L2 contents. Returns launch errors. If NULL, samples follow
+     * each other without eviction. */
     int (*evict_caches)(struct mf_device *d, double *ret_bytes);
-    /* Prebuilt code objects: all four, or all NULL for a device that loads none. module_load returns -errno
-     * and the reason in why. module_function returns -ENOENT for an unknown name. module_launch passes the
-     * argument buffer of `bytes` bytes as HIP_LAUNCH_PARAM_BUFFER_POINTER does or, with struct_argument, as
-     * the only pointer of kernelParams. The rules of mf_family.launch apply to it. */
+    /* Functions for prebuilt code objects. Either all four are set, or all are NULL because the device loads
+     * no code objects. module_load returns -errno and the reason in why. module_function returns -ENOENT for
+     * an unknown name. module_launch passes the argument buffer of `bytes` bytes as
+     * HIP_LAUNCH_PARAM_BUFFER_POINTER does or, with struct_argument, as the only pointer of kernelParams. The
+     * rules of mf_family.launch apply to it. */
     int (*module_load)(struct mf_device *d, const char *path, char *why, size_t why_cap,
                        struct mf_module **ret);
     struct mf_module *(*module_unload)(struct mf_device *d, struct mf_module *m);
@@ -103,25 +107,26 @@ struct mf_device_ops {
      * the compiler's output. NULL for a device that compiles nothing. */
     int (*compile)(struct mf_device *d, const struct mf_code *codes, size_t n, char (*paths)[PATH_MAX],
                    char (*whys)[MF_CODE_WHY_MAX]);
-    /* Writes the 128-byte TMA tensor map of a tensor to ret (mf_hip_map in kernels/gpu/src/args.h). -ENOTSUP
-     * if the device has no TMA; NULL for a device without code objects. */
+    /* Writes the 128-byte TMA tensor map of a tensor to ret (mf_hip_map in kernels/gpu/src/args.h). Returns
+     * -ENOTSUP if the device has no TMA. NULL for a device without code objects. */
     int (*tensor_map)(struct mf_device *d, const struct mf_tma_tensor *t, void *ret);
-    /* Times one run of a fixed kernel. NULL: the caller supplies its own kernel. */
+    /* Times one run of a fixed kernel. If NULL, the caller supplies a kernel. */
     int (*canary)(struct mf_device *d, double *ret_us);
-    /* Makes the device current for the calling thread. A thread calls it before any other operation, unless
-     * it opened the device. */
+    /* Makes the device current for the calling thread. Every thread except the one that opened the device
+     * calls this before any other operation. */
     int (*enter)(struct mf_device *d);
-    /* Waits for all work on the device, launched by any code of the process. -EIO: the device failed. -EBUSY,
-     * for a guest only: a stream capture is in progress, and this call has invalidated it. */
+    /* Waits for all work on the device, launched by any code of the process. Returns -EIO if the device
+     * failed. For a guest, returns -EBUSY if a stream capture is in progress; this call has then invalidated
+     * the capture. */
     int (*sync)(struct mf_device *d);
 };
 
-/* Resource usage of a step's kernels, the maximum over all of them. 0: unknown, as on the CPU. */
+/* Resource usage of a step's kernels: the maximum over all of them. 0 if unknown, as on the CPU. */
 struct mf_resource_usage {
     int registers; /* per thread */
     int spills;    /* bytes of local memory per thread for spilled registers */
     int lds;       /* bytes of shared memory per block, static and dynamic */
-    int occupancy; /* blocks per SM or CU; -1 if not even one fits: the launch returns -E2BIG */
+    int occupancy; /* blocks per SM or CU; -1 if not even one block fits, so that the launch returns -E2BIG */
 };
 
 struct mf_device {
@@ -137,11 +142,12 @@ struct mf_device {
 
 /* kernels/device_open.c. Opens "cpu:0", "hip:amd:<ordinal>", "hip:nvidia:<ordinal>" or
  * "sim:<class>:<ordinal>[:<spec file>]" (for example "sim:gfx942/304:0"). Measures the ceilings of a real
- * device, which takes a fraction of a second. -EINVAL for an invalid name, with the reason in why. */
+ * device, which takes a fraction of a second. Returns -EINVAL, with the reason in why, for an invalid name.
+ */
 int mf_device_open(const char *name, char *why, size_t why_cap, struct mf_device **ret);
 struct mf_device_open_options {
-    /* Ceilings that an earlier process measured on this device: a new runner starts in milliseconds. NULL:
-     * measure. */
+    /* Ceilings that an earlier process measured on this device. With them, a new runner starts in
+     * milliseconds. NULL: measure the ceilings. */
     const struct mf_device_info *known;
     /* The process is a host application that runs its own work on the device. No ceilings are measured: they
      * are 0 unless `known` has them. `time` is unavailable. Launches go to the application's streams, except
@@ -159,9 +165,10 @@ struct mf_device *mf_device_close(struct mf_device *d);
  * mf_pool_threads(). */
 typedef void (*mf_pool_fn)(void *context, int thread, int n_threads);
 int mf_pool_threads(void);
-/* Number of threads worth waking for that many elements: one thread finishes a small job before another has
- * woken. */
+/* Returns the number of threads worth waking for a job of this many elements: one thread finishes a small job
+ * before a second thread has woken up. */
 int mf_pool_threads_for(int64_t elements);
 void mf_pool_run(mf_pool_fn fn, void *context, int n_threads);
-/* Waits until every thread of the running call has arrived: separates the phases of one launch. */
+/* Waits until every thread of the running call has reached the barrier. Separates the phases of one launch.
+ */
 void mf_pool_barrier(void);

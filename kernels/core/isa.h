@@ -1,7 +1,7 @@
 /* Instruction sets of the CPU kernels.
  *
- * The environment variable MOEFARM_ISA ("c", "avx2", "avx512") selects one below the machine's best, for
- * tests. */
+ * The environment variable MOEFARM_ISA ("c", "avx2", "avx512") selects an instruction set below the machine's
+ * best, for tests. */
 #pragma once
 
 /* In ascending order. */

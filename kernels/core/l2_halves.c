@@ -2,8 +2,8 @@
 
 #include <math.h>
 
-/* Minimum magnitude of the correlation between the latencies of two SMs: positive on the same partition,
- * negative on different ones. 0.94 or more on an H200. */
+/* Minimum absolute correlation between the latencies of two SMs. The correlation is positive for SMs on the
+ * same partition and negative for SMs on different ones. On an H200 its magnitude is 0.94 or more. */
 #define AGREEMENT 0.7
 
 static double mean_of(const uint32_t *cycles, int lines)

@@ -12,13 +12,14 @@
  *   gu16_panel16, gu32_panel32
  *              w1 only: panels of gate rows and of up rows alternate, so that a tile of both is contiguous
  *
- * A layout is legal if N is a multiple of its panel and K of its group. If gate and up alternate, the number
- * of gate rows and of up rows must each be a multiple of the alternating rows. In other layouts of w1 gate
- * and up rows keep their order: panels divide the 2I rows, and I must be a multiple of the panel, so that no
- * panel mixes the two.
+ * A layout is legal if N is a multiple of the rows of its panel and K is a multiple of its group. In a layout
+ * in which gate and up alternate, the number of gate rows and the number of up rows must each be a multiple
+ * of the number of rows by which they alternate. In other layouts of w1 gate and up rows keep their order:
+ * panels divide the 2I rows, and I must be a multiple of the panel, so that no panel contains both gate and
+ * up rows.
  *
  * Scales keep their order, with one exception: if gate and up alternate, per-row scales move with their rows.
- * Formats with a scale for several rows have no such layout. Biases never move. */
+ * Formats with a scale for several rows have no layout in which gate and up alternate. Biases never move. */
 #pragma once
 
 #include <stdbool.h>
@@ -43,14 +44,14 @@ struct mf_layout {
 const struct mf_layout *mf_layout_find(const char *name);
 /* Returns all layouts, `row` first; *ret_n is their number. */
 const struct mf_layout *mf_layouts(size_t *ret_n);
-/* Position among the stored rows of row n, which is a row number in layout `row`. */
+/* Returns the position at which the layout stores row n. n counts rows as in layout `row`. */
 size_t mf_layout_stored_row(const struct mf_layout *l, size_t N, size_t n);
-/* Index of element (n, k) within one expert. n is the row number in layout `row`. */
+/* Returns the index of element (n, k) within one expert. n counts rows as in layout `row`. */
 size_t mf_layout_index(const struct mf_layout *l, int element_bits, size_t N, size_t K, size_t n, size_t k);
 bool mf_layout_legal(const struct mf_layout *l, int element_bits, size_t N, size_t K);
 /* True if w1 can have this layout with the codec's scales. It does not check sizes: see mf_layout_legal(). */
 bool mf_layout_supports_scales(const struct mf_layout *l, const struct mf_codec *c);
-/* Arrangement of gate and up rows of w1 in the layout. */
+/* Returns the arrangement of gate and up rows of w1 in the layout. */
 enum mf_gate_up mf_layout_gate_up(const struct mf_layout *l);
 /* Converts one expert's elements between layouts. `elements` and `ret` must not overlap. */
 void mf_layout_convert(const struct mf_layout *from, const struct mf_layout *to, int element_bits, size_t N,

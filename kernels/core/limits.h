@@ -7,13 +7,13 @@
 #include "common/moe/shape.h"
 #include "common/moe/tensor_spec.h"
 
-#define MF_TOLERANCE \
-    0.01 /* AITER's rtol and atol: a and b mismatch if |a - b| > 0.01 + 0.01·|b| (checkAllclose) */
-#define MF_ROW_TIMES \
-    4.0 /* row limit: this factor times the row's own quantisation error, at least mf_row_floor */
+/* AITER's rtol and atol: a and b mismatch if |a - b| > 0.01 + 0.01·|b| (checkAllclose). */
+#define MF_TOLERANCE 0.01
+/* Limit of a row's error: this factor times the row's own quantisation error, at least mf_row_floor. */
+#define MF_ROW_TIMES 4.0
 
-/* True if AITER compares by cosine for the shape's formats, which are so coarse that single values say
- * little. `err` is then the distance 1 - 2·<a, b> / (|a|² + |b|²) = |a - b|² / (|a|² + |b|²) of the whole
+/* True if AITER compares by cosine for the shape's formats. These formats are so coarse that single values
+ * say little. `err` is then the distance 1 - 2·<a, b> / (|a|² + |b|²) = |a - b|² / (|a|² + |b|²) of the whole
  * tensor instead of the mismatch ratio (aiter/test_common.py, calc_diff). The other gates, such as worst row
  * and worst expert, still apply. */
 static inline bool mf_err_by_cosine(const struct mf_shape *shape)
@@ -21,8 +21,9 @@ static inline bool mf_err_by_cosine(const struct mf_shape *shape)
     return shape->q_type == MF_QTYPE_PER_1X32 || shape->q_type == MF_QTYPE_PER_1X16;
 }
 
-/* Minimum limit of a row's relative error. A correct kernel rounds its output once and sums in its own order.
- * bf16 rounding costs about 0.002 of a row, fp8 values that round to the next code less than 0.005. */
+/* Minimum limit of a row's relative error. A correct kernel rounds its output once and may sum in any order.
+ * Rounding to bf16 causes a row error of about 0.002; fp8 values that round to the adjacent code cause less
+ * than 0.005. */
 static inline double mf_row_floor(enum mf_format format)
 {
     switch (format) {

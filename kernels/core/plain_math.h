@@ -1,6 +1,6 @@
 /* Logarithm and exponential computed with +, -, * and / only, so that generated data do not depend on the
- * machine's libm. Relative error below 1e-12 for |x| <= 1000. Compile users without floating-point
- * contraction. */
+ * machine's libm. Relative error below 1e-12 for |x| <= 1000. Files that include this header must be compiled
+ * without floating-point contraction. */
 #pragma once
 
 /* Requires x >= 1. */

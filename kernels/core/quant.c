@@ -6,7 +6,8 @@
 #include "common/base/cleanup.h"
 #include "kernels/core/codes.h"
 
-/* Both results are computed and one is selected, so that loops over this function vectorise. */
+/* Computes the results for NaN and for other values and selects one, so that loops over this function
+ * vectorise. */
 MF_VECTOR_INLINE uint16_t bf16_code(float f)
 {
     uint32_t u = mf_bits_of(f);

@@ -46,11 +46,11 @@ static double softplus(double x)
     if (x > 20)
         return x;
     double e = mf_plain_exp(MF_MAX(x, -700));
-    /* log(1 + e) loses small e. */
+    /* For small e, log(1 + e) loses precision. */
     return e < 1e-6 ? e : mf_plain_log(1 + e);
 }
 
-/* Score s of every expert; -inf for NaN logits, so that they are below all others. */
+/* Computes the score s of every expert. NaN logits get -inf, so that they rank below all others. */
 static void score(enum mf_router_score kind, const struct mf_route_in *in, double *s)
 {
     double top = -(double)INFINITY, sum = 0;
@@ -77,7 +77,7 @@ static void score(enum mf_router_score kind, const struct mf_route_in *in, doubl
     }
 }
 
-/* Sum of the two largest values of a group. */
+/* Returns the sum of the two largest values of a group. */
 static double group_score(const double *c, int32_t n)
 {
     double first = -(double)INFINITY, second = -(double)INFINITY;
@@ -104,7 +104,8 @@ static void mask_groups(const struct mf_router_rule *rule, int32_t n_experts, do
     }
 }
 
-/* Selects the largest remaining value, the lowest id among equals, and marks it as selected with NaN. */
+/* Selects the largest remaining value, or the lowest id among equal values. Marks the value as selected by
+ * setting it to NaN. */
 static int32_t take_best(double *c, int32_t n)
 {
     int32_t best = -1;

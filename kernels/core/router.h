@@ -1,23 +1,25 @@
 /* Routers: compute a token's experts and weights from its logits, by the rules of models in production.
  *
- *   softmax         p = softmax(logits) over all experts; the topk largest; weight p
- *   softmax_renorm  the same, weights divided by their sum (Qwen3, Mixtral, gpt-oss: equal to a softmax of
- *                   the topk)
- *   sigmoid_top     the topk largest logits; weight sigmoid(logit) (Llama-4; applied at gemm1, topk 1)
- *   sigmoid_bias    s = sigmoid(logit); the topk largest s + bias; weight s / sum of the selected s, times
- *                   the scale
- *   sigmoid_groups  the same, restricted to the best groups. A group's score is the sum of its two largest
- *                   s + bias (deepseek-ai/DeepSeek-V3, inference/model.py). Experts of other groups are
- *                   excluded or, with masked_to_zero, compete with value 0.0, as in the references of Hugging
- *                   Face and AITER. The results differ if every remaining s + bias is negative.
- *   sqrt_softplus   s = sqrt(softplus(logit)), softplus linear above 20; the topk largest s + bias; weight
- *                   s / (sum + 1e-20), times the scale (DeepSeek-V4)
- *   hash            a table indexed by the token's id gives the experts; weights as sqrt_softplus
+ *   softmax         p = softmax(logits) over all experts; selects the topk largest p; weight p
+ *   softmax_renorm  as softmax, weights divided by their sum (Qwen3, Mixtral; gpt-oss, where this equals a
+ *                   softmax of the topk)
+ *   sigmoid_top     selects the topk largest logits; weight sigmoid(logit) (Llama-4: topk 1, and the weight
+ *                   is applied at gemm1)
+ *   sigmoid_bias    s = sigmoid(logit); selects the topk largest s + bias; weight s / sum of the selected s,
+ *                   times the scale
+ *   sigmoid_groups  as sigmoid_bias, restricted to the best groups. A group's score is the sum of its two
+ *                   largest s + bias (deepseek-ai/DeepSeek-V3, inference/model.py). Experts of other groups
+ *                   are excluded or, with masked_to_zero, compete with value 0.0, as in the references of
+ *                   Hugging Face and AITER. The two rules give different results if every s + bias in the
+ *                   best groups is negative.
+ *   sqrt_softplus   s = sqrt(softplus(logit)), softplus linear above 20; selects the topk largest s + bias;
+ *                   weight s / (sum + 1e-20), times the scale (DeepSeek-V4)
+ *   hash            a table indexed by the token's id gives the experts; weights as with sqrt_softplus
  *
- * The bias affects the selection only, never a weight. Weights include the scale (routed_scaling_factor); it
- * must not be applied again. Ties go to the lower expert, and ids are in order of descending score. An expert
- * with a NaN logit is selected only if no other is left, with weight 0. Infinities count as the largest
- * finite floats. */
+ * The bias affects the selection only, never a weight. Weights include the scale (routed_scaling_factor), so
+ * callers must not apply it again. Among equal values the lower expert is selected. ids are in order of
+ * descending score. An expert with a NaN logit has weight 0 and is selected only if no other expert is left.
+ * Infinities count as the largest finite floats. */
 #pragma once
 
 #include <stdbool.h>
@@ -46,7 +48,7 @@ struct mf_route_in {
     int32_t n_experts, topk;
 };
 
-/* Writes topk ids and weights. `scratch` has 2 * n_experts values. -EINVAL: topk or groups do not fit the
- * number of experts, or an id in `hash` is out of range. */
+/* Writes topk ids and weights. `scratch` has 2 * n_experts values. Returns -EINVAL if topk or the groups do
+ * not fit the number of experts, or if an id in `hash` is out of range. */
 int mf_route(const struct mf_router_rule *rule, const struct mf_route_in *in, double *scratch, int32_t *ids,
              float *weights);

@@ -1,5 +1,5 @@
-/* Experts and weights of each token by routing profile. Selections use integer arithmetic on 32-bit random
- * words, so that routes do not depend on the machine's libm. */
+/* Generates experts and weights of each token by routing profile. Experts are selected with integer
+ * arithmetic on 32-bit random words, so that routes do not depend on the machine's libm. */
 #include <errno.h>
 #include <string.h>
 
@@ -73,7 +73,7 @@ static void route_hot(struct router *r, struct words *w, uint64_t share, int32_t
     }
 }
 
-/* Highest expert that is not among the n selected. */
+/* Returns the highest expert that is not among the n selected ones. */
 static int32_t last_left(const struct router *r, const int32_t *ids, int32_t n)
 {
     int32_t e = r->n_experts - 1;
@@ -98,7 +98,7 @@ static void route_popular(struct router *r, struct words *w, int32_t *ids)
         int32_t e = 0;
         for (; e < r->n_experts && at >= r->popularity[e]; e++)
             at -= r->popularity[e];
-        /* last_left if all remaining popularities are 0 */
+        /* if all remaining popularities are 0 */
         ids[j] = e < r->n_experts ? e : last_left(r, ids, j);
         picked[j] = r->popularity[ids[j]];
         r->popularity[ids[j]] = 0;
@@ -108,8 +108,8 @@ static void route_popular(struct router *r, struct words *w, int32_t *ids)
         r->popularity[ids[j]] = picked[j];
 }
 
-/* Popularity of rank r is (r + 1)^-s in units of 2^-32, at least 1. The seed determines which expert has
- * which rank. */
+/* Rank r has popularity (r + 1)^-s in units of 2^-32, at least 1. The seed determines which expert has which
+ * rank. */
 static void make_popularity(struct router *r, double s)
 {
     struct words w = {.key = r->key, .token = UINT64_MAX};
@@ -121,7 +121,7 @@ static void make_popularity(struct router *r, double s)
     }
 }
 
-/* Weights have no order over the slots of a token, as with production routers. */
+/* Within a token, weights are in no particular order, as with production routers. */
 static void make_weights(const struct mf_shape *shape, uint64_t key, int64_t token, float *weights)
 {
     struct words w = {.key = key ^ UINT64_C(0x5bd1e9955bd1e995), .token = (uint64_t)token};
@@ -144,7 +144,7 @@ struct model {
     uint64_t key;
 };
 
-#define VOCABULARY 129280 /* number of token ids for hash routing, as DeepSeek */
+#define VOCABULARY 129280 /* number of token ids for hash routing, as in DeepSeek models */
 
 /* Approximately normal with standard deviation 1.5: a sum of four 16-bit uniforms. */
 static float draw_logit(struct words *w)

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define FOLDERS_UP 3 /* tests/bench/x in a build tree is two directories down */
+#define FOLDERS_UP 3 /* enough for a test in a build tree, which is two directories down: tests/bench/x */
 
 static bool is_trusted_file(char path[PATH_MAX], const char *at, const char *folder, const char *file)
 {
@@ -21,7 +21,7 @@ static bool is_trusted_file(char path[PATH_MAX], const char *at, const char *fol
     return st.st_uid == 0 || st.st_uid == geteuid(); /* only root and this user are trusted */
 }
 
-/* object: path of the executable or library; modified. */
+/* `object` is the path of the executable or library; the function modifies it. */
 static bool find_near(char object[PATH_MAX], const char *file, const char *folder, char path[PATH_MAX])
 {
     for (int up = 0; up <= FOLDERS_UP; up++) {
@@ -46,8 +46,8 @@ int mf_sibling_file(const char *file, const char *folder, char path[PATH_MAX])
     if (n < 0)
         return -errno;
     program[n] = '\0';
-    /* If this code is in a library, the host program may have an older version next to it: search the
-     * library's location first. */
+    /* If this code is in a library, the host program may have an older version of the file next to it.
+     * Therefore the library's location is searched first. */
     if (dladdr((void *)(uintptr_t)mf_sibling_file, &own) && own.dli_fname[0] == '/' &&
         realpath(own.dli_fname, at) && find_near(at, file, folder, path))
         return 0;

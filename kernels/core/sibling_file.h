@@ -3,7 +3,7 @@
 
 #include <limits.h>
 
-/* Returns the path of `file`. Searches next to the executable, in its install location (libexec/moefarm) and,
- * in a build tree, in `folder` next to a parent directory of the executable; the same locations relative to
- * the library come first. -ENOENT if not found. */
+/* Writes the path of `file` to `path`. Searches next to the library that contains this code, then next to the
+ * executable. Each time, it also searches the install location (libexec/moefarm) and, in a build tree,
+ * `folder` next to a parent directory. Returns -ENOENT if the file is not found. */
 int mf_sibling_file(const char *file, const char *folder, char path[PATH_MAX]);

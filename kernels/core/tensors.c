@@ -52,7 +52,7 @@ static const struct mf_codec *codec_of(const struct mf_tensor_spec *a)
     return mf_codec_find(a->format, a->scale);
 }
 
-/* Part with the elements of a tensor: four-bit elements are counted in bytes. */
+/* The elements of a tensor as a part; four-bit elements are counted in bytes. */
 static struct mf_part elements(const char *name, const struct mf_codec *c, int64_t rows, int64_t cols)
 {
     if (c->bits < 8)
@@ -60,8 +60,8 @@ static struct mf_part elements(const char *name, const struct mf_codec *c, int64
     return (struct mf_part){name, c->bits / 8, rows, cols};
 }
 
-/* Fills p[1] and p[2] with scale and global factor of n matrices of rows x cols. Returns the number of parts.
- */
+/* Fills p[1] and p[2] with the scales and global factors of n matrices of rows x cols. Returns the number of
+ * parts. */
 static int scale_parts(const struct mf_codec *c, int64_t n, int64_t rows, int64_t cols, struct mf_part *p)
 {
     if (c->scale_bytes == 0)
@@ -87,7 +87,7 @@ static int weight_parts(const struct mf_tensor_spec *a, const struct mf_shape *s
     return scale_parts(c, s->expert, n, k, p);
 }
 
-/* Dequantised weights exist only for quantised ones. */
+/* Dequantised weights exist only for shapes with quantised weights. */
 static int decoded_parts(const struct mf_tensor_spec *a, const struct mf_shape *s, struct mf_part *p)
 {
     struct mf_tensor_spec w = mf_plain_w(s, mf_encoded_weight_of(a->tensor), a->order);
@@ -96,7 +96,7 @@ static int decoded_parts(const struct mf_tensor_spec *a, const struct mf_shape *
     return weight_parts(a, s, p);
 }
 
-/* Rows of the tensor in this order; 0 if the tensor has no such order. */
+/* Returns the rows of the tensor in its order, or 0 if the tensor cannot have that order. */
 static int64_t order_rows(const struct mf_tensor_spec *a, const struct mf_shape *s)
 {
     bool sorted = is_sorted(a), token = strcmp(a->order, "token") == 0, slot = strcmp(a->order, "slot") == 0;

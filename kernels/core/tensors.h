@@ -65,32 +65,33 @@ static inline void *mf_part_row(const struct mf_part *parts, const struct mf_ten
     return (uint8_t *)ref->part[part] + (q->rows == parts[0].rows ? p : 0) * q->cols * q->element_bytes;
 }
 
-/* Maximum number of rows in sorted order for any routing of the shape, a multiple of block_m: ceil((T·k +
- * min(E, T·k)·(block_m − 1)) / block_m)·block_m (ROCm/aiter, adaptive bound). */
+/* Returns the maximum number of rows in sorted order for any routing of the shape, a multiple of block_m:
+ * ceil((T·k + min(E, T·k)·(block_m − 1)) / block_m)·block_m (ROCm/aiter, adaptive bound). */
 int64_t mf_padded_rows(const struct mf_shape *shape, int32_t block_m);
 
-/* Fills `parts` and returns their number. -EINVAL if the shape has no such tensor spec. */
+/* Fills `parts` and returns their number. Returns -EINVAL if the shape has no such tensor spec. */
 int mf_tensor_spec_parts(const struct mf_tensor_spec *a, const struct mf_shape *shape,
                          struct mf_part parts[MF_PARTS_MAX]);
-/* Elements per row of the first part. parts[0].cols differs for four-bit elements: it is in bytes. */
+/* Returns the elements per row of the first part. For four-bit elements parts[0].cols is a different number,
+ * because it counts bytes. */
 int64_t mf_tensor_spec_cols(const struct mf_tensor_spec *a, const struct mf_shape *shape);
-/* Poison pattern of an element that no kernel has written (mf_poison). *ret_is_value is true if the pattern
- * is also a valid value, as in integer formats. */
+/* Returns the poison pattern of an element that no kernel has written (mf_poison). *ret_is_value is true if
+ * the pattern is also a valid value, as in integer formats. */
 uint32_t mf_part_poison(const struct mf_tensor_spec *a, int part, bool *ret_is_value);
-/* The same pattern repeated to four bytes, for fills. */
+/* The poison pattern of a part, repeated to four bytes for fills. */
 uint32_t mf_part_poison_word(const struct mf_tensor_spec *a, const struct mf_part *parts, int part);
 
-/* Returns the tensor spec from which one in sorted order is gathered: token order for x, slot order for the
- * others. */
+/* Returns the source from which a tensor spec in sorted order is gathered: the spec in token order for x, in
+ * slot order for other tensors. */
 struct mf_tensor_spec mf_gathered_from(const struct mf_tensor_spec *sorted);
 
 /* Tensor specs of the plain (unfused) pipeline of a shape: x as gemm1 reads it, h as gemm2 reads it, and the
- * weights in the given layout, with the codecs of mf_codecs_of_shape. bf16 if the shape's formats are not a
- * valid pair. */
+ * weights in the given layout, with the codecs of mf_codecs_of_shape. The format is bf16 if the shape's
+ * formats are not a valid pair. */
 struct mf_tensor_spec mf_plain_x(const struct mf_shape *shape);                  /* quantised, token order */
 struct mf_tensor_spec mf_plain_h(const struct mf_shape *shape, int32_t block_m); /* quantised, sorted order */
 struct mf_tensor_spec mf_plain_bias(enum mf_tensor b);                           /* b1, b2 */
-/* Returns the quantised weight of a dequantised one: w1 for w1d, w2 for w2d. */
+/* Returns the quantised weight from which a dequantised weight is computed: w1 for w1d, w2 for w2d. */
 enum mf_tensor mf_encoded_weight_of(enum mf_tensor decoded);
 struct mf_tensor_spec mf_plain_w(const struct mf_shape *shape, enum mf_tensor w, const char *layout);
 

@@ -1,5 +1,5 @@
-/* One body, compiled for several instruction sets: the definitions are exact integer and single-rounding
- * arithmetic, so every version gives the same bits, and which one runs is only a matter of speed.
+/* Compiles one function body for several instruction sets. The bodies use exact integer and single-rounding
+ * arithmetic, so every version gives the same bits, and the versions differ only in speed.
  *
  *     MF_VECTOR_BODY(void, scale_all, (float *x, size_t n), (x, n), { for (…) … })
  *
@@ -11,7 +11,7 @@
 #define MF_VECTOR_INLINE static inline __attribute__((always_inline))
 #if defined(__x86_64__)
 #    define MF_TARGET_AVX2 __attribute__((target("avx2")))
-#    ifdef __clang__ /* which does not take the preference in the attribute */
+#    ifdef __clang__ /* clang does not accept prefer-vector-width in the attribute */
 #        define MF_TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
 #    else
 #        define MF_TARGET_AVX512 \

@@ -34,7 +34,7 @@ MF_VECTOR_INLINE int32_t bin_at(const struct mf_routes *r, int64_t i, bool wide,
     return bin < r->n_bins ? bin : -1;
 }
 
-/* Instantiates a body with the id width and the use of bin_of as constants. */
+/* Calls a body with two constants: whether ids are int64, and whether bin_of is used. */
 #define BY_KIND(body, r, ...)                                                                     \
     do {                                                                                          \
         if ((r)->wide)                                                                            \
@@ -68,7 +68,7 @@ MF_VECTOR_INLINE void count_body(const struct mf_routes *r, int64_t from, int64_
     }
 }
 
-/* Adds the routes of tokens from … to - 1 to counts. */
+/* Counts the routes of tokens from … to - 1 by bin and adds them to `counts`. */
 static void count(const struct mf_routes *r, int64_t from, int64_t to, int32_t *counts)
 {
     BY_KIND(count_body, r, from, to, counts);
@@ -105,7 +105,7 @@ MF_VECTOR_INLINE void place_atomic_body(const struct mf_routes *r, const struct 
     }
 }
 
-/* As place(), but `next` is shared by all threads and updated atomically. */
+/* Does the same as place(), but `next` is shared by all threads and updated atomically. */
 static void place_atomic(const struct mf_routes *r, const struct mf_blocks *out, int64_t from, int64_t to,
                          int32_t *next)
 {
@@ -129,7 +129,7 @@ static int32_t lay_out(const struct mf_blocks *out, int32_t bin, int32_t n, int3
     return end;
 }
 
-/* Replaces counts by first rows. Returns the number of rows in use. */
+/* Replaces each bin's count by the bin's first row. Returns the number of rows in use. */
 static int32_t lay_out_all(const struct mf_blocks *out, int32_t *counts, int32_t n_bins)
 {
     int32_t rows = 0;
@@ -205,7 +205,8 @@ static struct slice slice_of(int64_t n, int64_t part, int64_t n_parts)
     return (struct slice){n * part / n_parts, n * (part + 1) / n_parts};
 }
 
-/* Stage 2: replaces each lane's count of a bin by the sum of the earlier lanes; `starts` gets the totals. */
+/* Stage 2: replaces each lane's count of a bin by the sum of the earlier lanes' counts. `starts` gets the
+ * totals. */
 static void sum_columns(struct job *j, struct slice bins)
 {
     int32_t n_bins = j->r->n_bins;
@@ -249,8 +250,8 @@ static void sort_stages(struct job *j, int thread, int n_threads)
     }
 }
 
-/* Replaces each thread's count of a bin by its first row: threads follow each other within a bin. Returns the
- * number of rows in use. */
+/* Replaces each thread's count of a bin by the first row of the thread's routes: within a bin, the routes of
+ * thread 0 come first, then those of thread 1, and so on. Returns the number of rows in use. */
 static int32_t lay_out_slices(struct job *j, int n_threads)
 {
     int32_t rows = 0, n_bins = j->r->n_bins;
@@ -284,7 +285,8 @@ static void sort_stable(struct job *j, int thread, int n_threads)
     place(r, j->out, tokens.from, tokens.to, own);
 }
 
-/* Each thread counts into a private histogram and adds it to the shared one, once per bin. */
+/* Each thread counts into its own histogram and adds it to the shared histogram, one atomic addition per bin.
+ */
 static void sort_scatter(struct job *j, int thread, int n_threads)
 {
     const struct mf_routes *r = j->r;
@@ -349,9 +351,11 @@ bool mf_sort_supports(enum mf_sort sort, int64_t routes, int32_t n_bins, int thr
     if (threads < 1 || threads > MF_SORT_THREADS)
         *ret_why = "sorts support 1 to 256 threads";
     else if (sort == MF_SORT_ONE && routes > MF_SORT_ONE_ROUTES)
-        *ret_why = "algorithm one supports up to 1024 routes: their ranks must fit the L1 cache";
+        *ret_why =
+            "sort algorithm 'one' supports up to 1024 routes, because their ranks must fit the L1 cache";
     else if (sort == MF_SORT_STAGES && n_bins > MF_SORT_STAGES_BINS)
-        *ret_why = "algorithm stages supports up to 1024 experts: its matrix has experts x experts cells";
+        *ret_why = "sort algorithm 'stages' supports up to 1024 experts, because its matrix has experts x "
+                   "experts cells";
     return *ret_why == NULL;
 }
 
@@ -360,7 +364,7 @@ static size_t whole_lines(size_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
-/* Number of counter arrays of n_bins counters. */
+/* Returns the number of counter arrays, each with n_bins counters. */
 static size_t count_rows(enum mf_sort sort, int32_t n_bins, int threads)
 {
     return sort == MF_SORT_STAGES    ? (size_t)n_bins
@@ -382,8 +386,8 @@ size_t mf_blocks_workspace(enum mf_sort sort, int64_t routes, int32_t n_bins, in
     return bytes;
 }
 
-/* Maximum rows of n routes over n_bins bins, a multiple of block: every bin that can have a route may end in
- * a partial block. */
+/* Returns the maximum rows of n routes over n_bins bins, a multiple of `block`: every bin that can have a
+ * route may end in a partial block. */
 static int64_t most_rows(int64_t routes, int32_t n_bins, int32_t block)
 {
     int64_t last = MF_MIN((int64_t)n_bins, routes);
@@ -416,7 +420,7 @@ int64_t mf_blocks_sort(enum mf_sort sort, const struct mf_routes *r, const struc
         return -EOVERFLOW;
     threads = MF_MIN(threads, mf_pool_threads());
     carve(&j, threads, workspace);
-    /* run in the calling thread, which may already run on the pool */
+    /* these algorithms run in the calling thread, which may already run on the pool */
     if (threads == 1 && (sort == MF_SORT_SERIAL || sort == MF_SORT_ONE))
         run_thread(&j, 0, 1);
     else

@@ -4,20 +4,21 @@
  * A route is one of a token's k choices; its flat index is i = token·k + slot. Routes are grouped by bin (an
  * expert, or its local number). Bins are in ascending order, and each bin's rows are rounded up to a multiple
  * of `block`. struct mf_blocks selects the outputs and whether ids are flat or packed. kernels/ops/align.h
- * (vLLM) and kernels/ops/moe_sort.h (AITER) build the output formats of those libraries on it.
+ * (vLLM) and kernels/ops/moe_sort.h (AITER) use this sort to build the output formats of those libraries.
  *
- *   serial    one thread counts, computes the layout, places
- *   one       one thread, few routes: an empty bin costs one bit, ranks are kept from the count
- *   stages    four stages, one lane per bin: each lane counts its slice, columns are summed, one thread
- *             computes the layout, lanes place (sgl-project/sglang, moe_align_block_size, its first Triton
- *             version)
- *   stable    one slice and one histogram per thread, one scan over both, then threads place
+ *   serial    one thread counts, computes the layout and places the routes
+ *   one       one thread, few routes: an empty bin costs one bit; the count also stores each route's rank
+ *   stages    four stages, one lane per bin: each lane counts a slice of the tokens, columns are summed, one
+ *             thread computes the layout, lanes place their routes (sgl-project/sglang,
+ *             moe_align_block_size, its first Triton version)
+ *   stable    one slice and one histogram per thread, one scan over all histograms, then threads place
+ *             their routes
  *   scatter   threads count into one histogram and take rows from shared atomic counters: the order within
  *             a bin is not deterministic
  *
- * All but scatter keep a bin's routes in flat order, so their results are bitwise equal. Routes with an id
- * outside first … first + n_experts - 1, or whose expert has no bin, get no row. If a token has the same id
- * twice, both routes get a row.
+ * All algorithms but scatter keep a bin's routes in flat order, so their results are bitwise equal. Routes
+ * with an id outside first … first + n_experts - 1, or whose expert has no bin, get no row. If a token has
+ * the same id twice, both routes get a row.
  *
  * Threads: a call runs on the pool (kernels/core/device.h) and returns when the sort is complete. It
  * allocates nothing. With one thread, `serial` and `one` run in the calling thread, so code that already runs
@@ -37,8 +38,8 @@
 /* clang-format on */
 MF_NAMES_DECLARE(mf_sort, MF_SORT_, MF_SORT_MAP);
 
-#define MF_SORT_ONE_ROUTES 1024 /* maximum routes of `one`: its ranks stay in the L1 cache */
-/* maximum bins of `stages`: its matrix is bins x bins, 4 MiB at this limit */
+#define MF_SORT_ONE_ROUTES 1024 /* maximum routes of `one`, so that its ranks stay in the L1 cache */
+/* maximum bins of `stages`, whose matrix is bins x bins: 4 MiB at this limit */
 #define MF_SORT_STAGES_BINS 1024
 #define MF_SORT_THREADS     256 /* maximum threads of every algorithm */
 
@@ -65,15 +66,17 @@ struct mf_blocks {
     int32_t *row_of; /* [tokens·topk]: -1 for routes without a row */
     int32_t *valid;  /* [tokens·topk]: the flat index, -1 for routes without a row */
     int64_t *first;  /* [n_bins + 1]: first row of each bin, then the number of rows in use */
-    char *zeroed;    /* zero-filled during the sort; when one thread sorts, by the other threads */
+    /* memory to fill with zeros during the sort; if one thread sorts, the other threads do it */
+    char *zeroed;
     size_t zeroed_bytes;
 };
 
-/* True if the algorithm supports these sizes; otherwise *ret_why is a static sentence with the limit. */
+/* True if the algorithm supports these sizes; otherwise *ret_why is a static sentence that names the limit.
+ */
 bool mf_sort_supports(enum mf_sort sort, int64_t routes, int32_t n_bins, int threads, const char **ret_why);
-/* Bytes of workspace, a multiple of 64. The caller aligns the workspace to 64 bytes. */
+/* Returns the bytes of workspace, a multiple of 64. The caller aligns the workspace to 64 bytes. */
 size_t mf_blocks_workspace(enum mf_sort sort, int64_t routes, int32_t n_bins, int threads);
-/* Returns the number of rows in use. -EINVAL: mf_sort_supports() is false, or a size is below 1 (0 tokens are
- * valid); -EOVERFLOW: the row count exceeds INT32_MAX. On error nothing is written. */
+/* Returns the number of rows in use. Returns -EINVAL if mf_sort_supports() is false or a size is below 1 (0
+ * tokens are valid), and -EOVERFLOW if the row count exceeds INT32_MAX. Nothing is written after an error. */
 int64_t mf_blocks_sort(enum mf_sort sort, const struct mf_routes *routes, const struct mf_blocks *out,
                        int threads, void *workspace);

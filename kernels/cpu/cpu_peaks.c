@@ -11,14 +11,15 @@
 #include <sys/mman.h>
 #include <time.h>
 
-/* The measurements are interleaved in passes, because another program may occupy a core for the length of one
- * measurement. */
+/* The measurements are interleaved in passes, because another program may occupy a core for as long as one
+ * measurement takes. */
 #define PASSES  4
 #define READ_MS 36
-/* bytes per read; short enough that some windows run undisturbed by other programs */
+/* bytes per read, few enough that other programs do not disturb every read */
 #define WINDOW     (8u << 20)
 #define COMPUTE_MS 4
-/* even if COMPUTE_MS is over: a run in which a thread waits for its core is useless */
+/* minimum number of runs, even if COMPUTE_MS has passed, because a run in which a thread waits for its core
+ * is useless */
 #define COMPUTE_RUNS_MIN 8
 
 struct work {
@@ -73,7 +74,7 @@ static void empty_job(void *context, int thread, int n_threads)
 }
 
 /* Buffer of the read measurement: four times the last-level cache, 64 MiB to 1 GiB. Windows are read in
- * rotation, so each one has left the cache before it is read again. */
+ * rotation, so that each window has left the cache before it is read again. */
 struct buffer {
     struct work all;
     void *memory;

@@ -1,10 +1,10 @@
 /* Dequantises weights to the bf16 input of the dot products, in C that the compiler vectorises for the
- * instruction set of the including file. Included once by each ops_<isa>.c, after elementwise.h.
+ * instruction set of the including file. Each ops_<isa>.c includes this file once, after elementwise.h.
  *
- * Scales of groups along K are folded into the values here: a power of two, and e4m3 times e2m1, fit bf16
- * exactly; int4 times its bf16 scale is rounded to bf16, as in production kernels (ROCm/aiter, FlyDSL
- * a16wi4). Scales per row, per 128 of K and per tensor are not folded; the caller applies them to the sums.
- */
+ * Scales of groups along K are folded into the values here. A power of two times a value, and e4m3 times
+ * e2m1, fit bf16 exactly; int4 times its bf16 scale is rounded to bf16, as in production kernels (ROCm/aiter,
+ * FlyDSL a16wi4). Scales per row, per 128 of K and per tensor are not folded; the caller applies them to the
+ * sums. */
 #pragma once
 
 #include "kernels/cpu/elementwise.h"
@@ -19,8 +19,8 @@ static inline uint32_t bf16_bits(float f)
 
 static inline float e2m1_of(uint32_t code)
 {
-    /* exponent and mantissa land in the float's fields, too small by 2^126; one exact product also normalises
-     * subnormals */
+    /* exponent and mantissa land in the float's fields, which makes the value too small by a factor of 2^126;
+     * one exact product corrects this and normalises subnormals */
     return float_of_bits((code & 7) << 22 | (code & 8) << 28) * 0x1p126f;
 }
 
@@ -78,7 +78,7 @@ static void convert_scales(const struct mf_codec *c, const uint8_t *restrict fro
     }
 }
 
-/* The scales of a piece's groups for 16 rows, [group][16]; 1 if the codec folds no scales. */
+/* Writes the scales of a piece's groups for 16 rows, [group][16]; 1 if the codec folds no scales. */
 static void piece_scales(const struct mf_decode *d, size_t n0, float s[GROUPS_MAX][ROWS])
 {
     const struct mf_codec *c = d->codec;
@@ -97,7 +97,7 @@ static void piece_scales(const struct mf_decode *d, size_t n0, float s[GROUPS_MA
     }
 }
 
-/* Four bytes of each of 16 rows of a panel: 8 four-bit or 4 eight-bit values per row. The output is
+/* Decodes four bytes of each of 16 rows of a panel: 8 four-bit or 4 eight-bit values per row. The output is
  * [K/2][16][2] bf16. A file with faster versions defines MF_OWN_QUADS. */
 #ifndef MF_OWN_QUADS
 #    define DECODE_4BIT(name, value)                                                                        \
@@ -133,7 +133,7 @@ DECODE_8BIT(quad_int8, int8_of)
     for (size_t k = k0; k < k_end; k += per, from += d->panel, to += per / 2 * ROWS) \
     quad(from, s, to)
 
-/* One scale group along K of 16 rows of a panel. */
+/* Decodes one scale group along K of 16 rows of a panel. */
 static void decode_group(const struct mf_decode *d, const uint32_t *from, size_t k0, size_t k_end,
                          const float *s, uint32_t *to)
 {
@@ -190,7 +190,8 @@ static inline uint32_t code_at(const struct mf_codec *c, const uint8_t *row, siz
     return c->bits == 8 ? row[k] : row[k / 2] >> (k % 2 * 4) & 15;
 }
 
-/* 16 rows of the `row` layout, value by value: supports unconverted checkpoints, not optimised. */
+/* Decodes 16 rows of the `row` layout, value by value. It exists for unconverted checkpoints and is not
+ * optimised. */
 static void decode_rows(const struct mf_decode *d, size_t n0, size_t k0, size_t k_end, const float *s,
                         uint16_t *to)
 {

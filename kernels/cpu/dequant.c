@@ -6,18 +6,21 @@
 #include "kernels/core/codes.h"
 #include "kernels/core/vector.h"
 
-#define HALF_ROWS 16  /* rows per panel written by decode() */
-#define PIECE_K   256 /* K per piece: a multiple of every scale group; 32 rows of a piece fit the L1 cache */
+#define HALF_ROWS 16 /* rows per panel written by decode() */
+/* K elements per piece: a multiple of every scale group, and few enough that 32 rows of a piece fit the L1
+ * cache */
+#define PIECE_K 256
 
 #define GROUP_BYTES 4 /* consecutive bytes of a row in a panel */
 
-/* Holds the decoded values of a piece, then its quantised weights if they are repacked. */
+/* The workspace holds the decoded values of a piece and, if the weights are repacked, its quantised weights.
+ */
 size_t mf_dequant_workspace(void)
 {
     return (size_t)MF_DEQUANT_ROWS * PIECE_K * (sizeof(uint16_t) + 1);
 }
 
-/* Interleaves two panels of 16 rows into one of 32. */
+/* Interleaves two panels of 16 rows into one panel of 32 rows. */
 static void join(const uint16_t *from, size_t half, size_t n_pairs, uint16_t *to)
 {
     for (size_t k = 0; k < n_pairs; k++) {
@@ -27,8 +30,8 @@ static void join(const uint16_t *from, size_t half, size_t n_pairs, uint16_t *to
     }
 }
 
-/* As join(), but multiplies or divides each value by the factor of its row. `by` has one factor per value of
- * a pair of K, in output order. */
+/* Does the same as join(), but multiplies or divides each value by the factor of its row. `by` has one factor
+ * for each value of a pair of K elements, in output order. */
 #define JOIN(op)                                                                                  \
     {                                                                                             \
         for (size_t k = 0; k < n_pairs; k++) {                                                    \
@@ -52,7 +55,8 @@ MF_VECTOR_BODY(static, void, join_divided,
                 uint16_t *restrict to),
                (from, half, n_pairs, by, to), JOIN(/))
 
-/* The factor that decode() does not apply to row n at k: an unfolded scale, or the global factor. */
+/* Returns the factor that decode() does not apply to row n at k: a scale that is not folded, or the global
+ * factor. */
 static float factor_of(const struct mf_dequant *d, size_t expert, size_t n, size_t k)
 {
     const struct mf_codec *c = d->codec;

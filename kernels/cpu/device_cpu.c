@@ -16,7 +16,7 @@
 
 #define DEFAULT_LLC (32u << 20)
 
-/* Family and model of CPUID, with the -march names of GCC and LLVM. */
+/* Family and model as CPUID reports them, with the -march names of GCC and LLVM. */
 /* clang-format off */
 static const struct march {
     const char *vendor;
@@ -82,7 +82,7 @@ static const char *known_march(void)
     return NULL;
 }
 
-/* The x86-64 psABI level that an unknown CPU supports. */
+/* Returns the x86-64 psABI level that an unknown CPU supports. */
 static const char *psabi_level(void)
 {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -184,8 +184,8 @@ static int cpu_copy(struct mf_device *d, void *to, const void *from, size_t byte
     return 0;
 }
 
-/* Wakes the threads and pins the caller before the first clock reading, to keep both out of the sample.
- * clock_gettime is served by the vDSO without a system call. */
+/* Wakes the threads and pins the caller before the first clock reading, so that the sample includes neither.
+ * The vDSO serves clock_gettime without a system call. */
 static int cpu_time(struct mf_device *d, mf_launch_fn launch, void *context, int n, double *ret_us)
 {
     struct timespec from, to;
@@ -207,7 +207,7 @@ static int cpu_time(struct mf_device *d, mf_launch_fn launch, void *context, int
     return 0;
 }
 
-/* Launches are synchronous on every thread. */
+/* Nothing to do, because launches on the CPU are synchronous. */
 static int cpu_no_op(struct mf_device *d)
 {
     (void)d;

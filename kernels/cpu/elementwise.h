@@ -1,5 +1,5 @@
 /* Elementwise loops around the GEMMs, in C that the compiler vectorises for the instruction set of the
- * including file. Included once by each ops_<isa>.c. */
+ * including file. Each ops_<isa>.c includes this file once. */
 #pragma once
 
 #include <math.h>
@@ -34,12 +34,12 @@ static inline float bf16_value(uint16_t v)
     return float_of_bits((uint32_t)v << 16);
 }
 
-/* e^x within 2 units in the last place for -87 to 88, saturating outside. The polynomial is that of Cephes'
- * expf. */
+/* e^x, within 2 units in the last place for x from -87 to 88, saturating outside that range. The polynomial
+ * is that of Cephes' expf. */
 static inline float exp_fast(float x)
 {
     float c = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
-    float shifted = c * 1.44269504f + 12582912.0f; /* 1.5·2^23: the integer lands in the low bits */
+    float shifted = c * 1.44269504f + 12582912.0f; /* 1.5·2^23 moves the integer into the low bits */
     float n = shifted - 12582912.0f;
     float r = (c - n * 0.693359375f) + n * 2.12194440e-4f;
     float p = 1.9875691500e-4f;
@@ -58,8 +58,8 @@ static inline float sigmoid_fast(float x)
     return 1.0f / (1.0f + exp_fast(-x));
 }
 
-/* 1 + erf(x / √2), by Abramowitz and Stegun 7.1.26. For negative x it returns the tail itself, which avoids
- * cancellation. */
+/* 1 + erf(x / √2), by Abramowitz and Stegun 7.1.26. For negative x it computes the tail directly, which
+ * avoids cancellation. */
 static inline float one_plus_erf(float x)
 {
     float a = fabsf(x) * 0.70710678f;
@@ -93,7 +93,7 @@ static inline float act_gelu(float g, float u)
 static inline float tanh_fast(float x)
 {
     float e = exp_fast(2.0f * (x < 0.0f ? -x : x)), t = 1.0f - 2.0f / (e + 1.0f), a = x < 0.0f ? -x : x;
-    /* the formula cancels for small arguments: use the series */
+    /* for small arguments the formula suffers from cancellation, so use the series */
     t = a < 0.125f ? a * (1.0f - a * a * (0.33333333f - a * a * 0.13333333f)) : t;
     return x != x ? x : x < 0.0f ? -t : t;
 }
@@ -189,13 +189,14 @@ static void combine(const uint16_t *restrict z, size_t ldz, int k, const float *
     }
 }
 
-/* An fp8 value as bf16 times 2^shift. The result is exact: bf16 holds every e4m3 value for any shift that
- * stays in range. `one` is the exponent field of 2^shift minus the format's bias. */
+/* Converts an fp8 value to bf16 times 2^shift. The result is exact, because bf16 holds every e4m3 value for
+ * any shift that stays in range. `one` is the exponent field of 2^shift minus the format's bias. */
 static inline uint16_t pack_code(uint8_t code, uint16_t one, bool nan)
 {
     uint16_t magnitude = code & 0x7f, sign = (uint16_t)((code & 0x80) << 8);
     uint16_t normal = (uint16_t)((one << 7) + (magnitude << 4));
-    /* a subnormal is 1 to 7 eighths of the smallest normal: its highest set bit becomes the implicit one */
+    /* A subnormal is 1 to 7 eighths of the smallest normal value. Its highest set bit becomes the implicit
+     * one. */
     uint16_t up = magnitude < 2 ? 3 : magnitude < 4 ? 2 : 1;
     uint16_t subnormal = (uint16_t)(((one - up) << 7) + (magnitude << (4 + up)));
 

@@ -3,8 +3,8 @@
  *     void name(const void *args, size_t bytes, uint32_t x, uint32_t y, uint32_t z);
  *
  * A launch calls the function once per block of the grid, on the threads of the pool. As on a GPU, the order
- * of blocks is undefined, and blocks that update the same location must use atomics. args and bytes are the
- * launch's argument buffer, which is read-only. */
+ * of blocks is undefined, and blocks that update the same location must use atomics. `args` and `bytes` are
+ * the launch's argument buffer, which is read-only. */
 #pragma once
 
 #include "kernels/core/device.h"

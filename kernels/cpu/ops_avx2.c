@@ -6,7 +6,7 @@
 
 #define MR 4 /* maximum rows of A per loop */
 
-/* The first elements of eight bf16 pairs as floats; high_bf16() returns the second ones. */
+/* Returns the first elements of eight bf16 pairs as floats; high_bf16() returns the second elements. */
 static inline __m256 low_bf16(__m256i v)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(v, 16));
@@ -31,7 +31,7 @@ static inline __m256 fp8_power(enum mf_format format)
     return _mm256_set1_ps(format == MF_FORMAT_FP8FNUZ ? 0x1p119f : 0x1p120f);
 }
 
-/* Two elements of a row of A, broadcast. */
+/* Returns two elements of a row of A in every lane. */
 static inline __m256i pair_of(const struct mf_tile *t, int r, size_t k)
 {
     int32_t pair;
@@ -67,12 +67,13 @@ panel_fp8(const struct mf_tile *t, const char *w, int r0, int rows, size_t k0, s
     size_t stride = (size_t)t->panel * 4;
     const char *end = (const char *)t->w + (size_t)t->n * t->k;
     __m256 power = fp8_power(t->format), odds[1][2] = {{_mm256_setzero_ps(), _mm256_setzero_ps()}};
-    /* one row needs separate odd sums to hide the FMA latency; several rows have no registers for them */
+    /* with one row, separate odd sums hide the FMA latency; with several rows no registers are left for them
+     */
     __m256(*odd)[2] = rows == 1 ? odds : sum;
 
     for (size_t k = k0; k < k_end; k += 4) {
         const char *at = w + k / 4 * stride;
-        /* decoding is long, so few loads are in flight without prefetching */
+        /* decoding takes so long that few loads are in flight without prefetching */
         _mm_prefetch(mf_prefetch_address(t, at, end), _MM_HINT_T0);
         __m256i w0 = _mm256_loadu_si256((const void *)at), w1 = _mm256_loadu_si256((const void *)(at + 32));
         for (int j = 0; j < 4; j += 2) {
@@ -177,7 +178,7 @@ static inline __m256i byte_to_top(const char *p)
     return _mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)p)), 24);
 }
 
-/* Dot products of one weight row with up to MR rows of A, along K. */
+/* Computes dot products of one weight row with up to MR rows of A, along K. */
 static inline __attribute__((always_inline)) void row_rows(const struct mf_tile *t, size_t n, int r0,
                                                            int rows, bool fp8)
 {

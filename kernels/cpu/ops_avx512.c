@@ -1,18 +1,18 @@
-/* AVX-512 kernels with BF16 instructions. Few rows stream the weights through registers at memory speed. Many
- * fp8 rows do the same, up to FP8_ROWS per pass. Many bf16 rows keep a tile of sums in registers and read a
- * piece of the weights repeatedly.
+/* AVX-512 kernels with BF16 instructions. With few rows of A, weights stream through registers at memory
+ * speed. With many rows of A, fp8 weights do the same, with up to FP8_ROWS rows per pass; for bf16 weights a
+ * tile of sums stays in registers, and a piece of the weights is read repeatedly.
  *
  * fp8 to bf16 takes three instructions for 32 weights: unpack into the high byte of words, shift right
  * arithmetically by four, and select sign, exponent and mantissa with exponent bit 6 set. The result is the
- * value times 2^-56 (e4m3fn) or 2^-55 (e4m3fnuz), a normal number as VDPBF16PS requires (it treats subnormals
- * as zero); pack() multiplies A by the inverse. e4m3 subnormals need a correction from a table; they are
- * rare, so a branch skips it. */
+ * value times 2^-56 (e4m3fn) or 2^-55 (e4m3fnuz). It is a normal number, which VDPBF16PS requires because it
+ * treats subnormals as zero. pack() multiplies A by the inverse factor. e4m3 subnormals need a correction
+ * from a table; they are rare, so a branch skips it. */
 #include <immintrin.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Stores bf16 pairs of two consecutive K elements for 16 rows. The upper halves of the floats are stored
- * unrounded. */
+/* Stores bf16 pairs of two consecutive K elements for 16 rows. A bf16 value is the upper half of a float,
+ * without rounding. */
 static inline __attribute__((always_inline)) void store_pairs(__m512 even, __m512 odd, uint32_t *to)
 {
     __m512i low = _mm512_srli_epi32(_mm512_castps_si512(even), 16);
@@ -32,7 +32,7 @@ static inline __attribute__((always_inline)) void quad_by_lookup(__m512 table, c
 {
     __m512i codes = _mm512_loadu_si512(v);
     for (int j = 0; j < 4; j++, to += 16) {
-        /* the permutation uses the low four bits of each index */
+        /* the permutation uses only the low four bits of each index */
         __m512 even =
             _mm512_mul_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(codes, (unsigned)(8 * j)), table), s);
         __m512 odd =
@@ -57,7 +57,7 @@ static inline __attribute__((always_inline)) void quad_int4(const uint32_t *v, c
     quad_by_lookup(table, v, _mm512_loadu_ps(s), false, to);
 }
 
-/* Decodes byte `at` of each lane as e4m3; one exact product corrects the exponent. */
+/* Decodes byte `at` of each lane as e4m3. One exact product corrects the exponent. */
 static inline __attribute__((always_inline)) __m512 e4m3_lane(__m512i v, int at, __m512 power)
 {
     __m512i up = _mm512_slli_epi32(v, (unsigned)(24 - 8 * at)); /* the value in the highest byte */
@@ -96,7 +96,7 @@ static inline __attribute__((always_inline)) __m512 int8_lane(__m512i v, int at)
 static inline __attribute__((always_inline)) void quad_int8(const uint32_t *v, const float *s, uint32_t *to)
 {
     __m512i codes = _mm512_loadu_si512(v);
-    (void)s; /* always 1: int8 has no group scales */
+    (void)s; /* scales are always 1, because int8 has no group scales */
     for (int j = 0; j < 2; j++, to += 16)
         store_pairs(int8_lane(codes, 2 * j), int8_lane(codes, 2 * j + 1), to);
 }
@@ -112,7 +112,7 @@ static inline __attribute__((always_inline)) void quad_int8(const uint32_t *v, c
 #define STREAM_ROWS           8 /* maximum rows for streaming bf16 weights */
 #define FP8_ROWS              8 /* maximum fp8 rows per pass */
 #define TILE_ROWS             6
-/* column vectors per tile: 6 x 4 sums, 4 weights, 1 activation of 32 registers */
+/* column vectors per tile: 24 sums (6 rows x 4), 4 weights and 1 activation fit the 32 registers */
 #define TILE_Z 4
 
 INLINE __m512 dot(__m512 sum, __m512i a, __m512i w)
@@ -134,8 +134,8 @@ INLINE __m512i quad_at(const uint16_t *a)
     return _mm512_set1_epi64(v);
 }
 
-/* Prefetches N cache lines t->fetch bytes after p into the L2 cache. L2 supports more outstanding reads than
- * L1, and without prefetching a core stalls at each page boundary. */
+/* Prefetches N cache lines, t->fetch bytes after p, into the L2 cache. L2 supports more outstanding reads
+ * than L1, and without prefetching a core stalls at each page boundary. */
 INLINE void fetch_lines(const struct mf_tile *t, const char *p, const char *end, const int N)
 {
     const char *at = mf_prefetch_address(t, p, end);
@@ -208,8 +208,8 @@ static void bf16_few_rows(const struct mf_tile *t)
 
 /* A piece of K for up to TILE_Z vectors of columns. */
 struct piece {
-    const char *w; /* at K element k0 */
-    size_t s1, s2; /* bytes to the next vector, to the next pair of vectors */
+    const char *w; /* weights at K element k0 */
+    size_t s1, s2; /* bytes to the next vector, and to the next pair of vectors */
     size_t step;   /* bytes to the next group of K */
     size_t k0, k_end;
     int n; /* first column in C */
@@ -314,8 +314,8 @@ INLINE void decode(__m512i w, __m512i *low, __m512i *high)
     }
 }
 
-/* Adds the two partial sums of each weight row: K elements 0,1 and 2,3 of each group. `low` holds rows 0,1 of
- * every four, `high` rows 2,3. */
+/* Adds the two partial sums of each weight row, one over K elements 0 and 1 of each group, one over 2 and 3.
+ * `low` holds rows 0 and 1 of every four rows, `high` rows 2 and 3. */
 INLINE __m512 fold(__m512 low, __m512 high)
 {
     return _mm512_add_ps(_mm512_shuffle_ps(low, high, 0x88), _mm512_shuffle_ps(low, high, 0xdd));
@@ -351,7 +351,7 @@ INLINE void fp8_columns(const struct mf_tile *t, size_t n, int r0, const int MR,
         for (; k + 4 * (size_t)KU <= k_end; k += 4 * (size_t)KU) {
             if (stride == (size_t)H * 64)
                 fetch_lines(t, p, end, KU * H);
-            else if (n % panel == 0) /* prefetch both halves; the next pass reads the other one */
+            else if (n % panel == 0) /* prefetch both halves, because the next pass reads the other half */
                 fetch_lines(t, p, end, KU * 2);
             EACH (u, KU) {
                 EACH (h, H) {
@@ -401,12 +401,13 @@ INLINE void fp8_columns(const struct mf_tile *t, size_t n, int r0, const int MR,
         fp8_columns(t, n, r, m, 1, 1); \
         break
 
-/* Divides rows evenly among passes over a strip of weights, which stays in the L2 cache. Decoding again in
- * each pass is free: from four rows on the dot products hide it. */
+/* Divides rows evenly among passes over a strip of weights. The strip stays in the L2 cache. Each pass
+ * decodes the weights again, which costs nothing: from four rows on the dot products hide the decoding. */
 static void fp8_panels(const struct mf_tile *t)
 {
     int passes = (t->rows + FP8_ROWS - 1) / FP8_ROWS;
-    int halves = t->panel == 32 && t->rows <= 4 ? 2 : 1; /* limited by registers for the sums */
+    /* as many half panels as the registers for the sums permit */
+    int halves = t->panel == 32 && t->rows <= 4 ? 2 : 1;
 
     for (size_t n = 0; n < (size_t)t->n; n += (size_t)halves * 16) {
         for (int b = 0; b < passes; b++) {

@@ -1,13 +1,13 @@
-/* Thread pool of the CPU device: jobs are published through an atomic epoch and waited for by spinning, then
- * futex.
+/* Thread pool of the CPU device. Jobs are published through an atomic epoch; workers wait for a job by
+ * spinning and then in a futex.
  *
- * `epoch` counts jobs and holds the job's thread count in its low bits. A worker outside that count keeps
- * waiting and reads nothing else. A worker inside it runs its part and decrements `left`. The caller waits
- * until `left` is 0, so fn and context stay valid while workers read them.
+ * `epoch` counts jobs and holds the job's thread count in its low bits. A worker whose number is not below
+ * that count keeps waiting and reads nothing else. Every other worker runs its part and decrements `left`.
+ * The caller waits until `left` is 0, so fn and context stay valid while workers read them.
  *
  * A worker spins for SPIN_US after its last job and then sleeps on the epoch. Publishing a job wakes only
  * sleeping workers, so closely spaced calls make no system calls. No wake-up is lost: a worker sets `asleep`
- * before FUTEX_WAIT atomically compares the epoch; the caller changes the epoch before it reads `asleep`.
+ * before FUTEX_WAIT atomically compares the epoch, and the caller changes the epoch before it reads `asleep`.
  * Both accesses are sequentially consistent. */
 #include "kernels/core/device.h"
 
@@ -31,7 +31,7 @@
 #define SPINS_PER_CLOCK_READ 256 /* pauses between two clock readings */
 #define THREADS_MAX          1024
 #define THREAD_BITS          11 /* low bits of the epoch: hold up to THREADS_MAX */
-/* pauses in a spin loop before sched_yield: a thread still awaited may need this core */
+/* pauses in a spin loop before sched_yield, because the thread that is waited for may need this core */
 #define SPINS_YIELD 20000
 
 struct pool {
@@ -83,7 +83,7 @@ static void find_cpus(void)
     }
     if (pool.n_threads == 0) {
         pool.n_threads = 1;
-        pool.cpus[0] = -1; /* unknown: not pinned */
+        pool.cpus[0] = -1; /* unknown core: the thread is not pinned */
     }
 }
 
@@ -160,7 +160,8 @@ static void start_workers(void)
     int started = 1;
     sigset_t all, before;
 
-    /* Block all signals in pool threads, so that none takes a signal which a program thread waits for. */
+    /* Block all signals in pool threads, so that none of them takes a signal for which a thread of the
+     * program waits. */
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     for (int i = 1; i < pool.n_threads; i++, started++) {
@@ -170,11 +171,11 @@ static void start_workers(void)
         (void)pthread_detach(thread);
     }
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pool.n_threads = started; /* with fewer threads jobs are slower but correct */
+    pool.n_threads = started; /* with fewer threads, jobs are slower but correct */
     atomic_store(&pool_started, true);
 }
 
-/* A forked child has only the calling thread: it starts its own workers on first use. */
+/* After a fork the child has only the calling thread, so it starts its own workers on first use. */
 static void after_fork(void)
 {
     static const pthread_once_t fresh = PTHREAD_ONCE_INIT;
@@ -197,7 +198,7 @@ static void find_cpus_and_watch_forks(void)
 int mf_pool_threads(void)
 {
     if (!atomic_load_explicit(&pool_started, memory_order_acquire)) {
-        /* once per process: later changes of the affinity have no effect */
+        /* done once per process, so later changes of the affinity have no effect */
         (void)pthread_once(&cpus_once, find_cpus_and_watch_forks);
         (void)pthread_once(&pool_once, start_workers);
     }
@@ -217,8 +218,8 @@ void mf_pool_pin_caller(cpu_set_t *ret_before)
     pin(pool.cpus[0]);
 }
 
-/* Moves the caller to core 0 of the pool without pinning it: on a worker's core the two threads would
- * alternate. */
+/* Moves the caller to core 0 of the pool without pinning it. On the core of a worker, the caller and the
+ * worker would take turns. */
 static void move_to_core_0(void)
 {
     cpu_set_t before;

@@ -7,11 +7,13 @@
 #include "kernels/core/codec.h"
 #include "kernels/core/quant.h"
 
-#define ROW_PAD 32 /* elements: keeps rows of A from mapping to the same set of the L1 cache */
-/* K decoded at a time: 32 rows of it take half the L1 cache; a multiple of every scale group. */
-#define PIECE_K        512
-#define Y_SUMS_BYTES   (256u << 10)
-#define TILE_COST_ROWS 12 /* cost of reading a tile's weights, in rows of arithmetic */
+/* elements of padding per row, so that rows of A do not map to the same set of the L1 cache */
+#define ROW_PAD 32
+/* K elements decoded at a time, a multiple of every scale group: 32 rows of them take half the L1 cache. */
+#define PIECE_K      512
+#define Y_SUMS_BYTES (256u << 10)
+/* cost of reading a tile's weights, as the number of rows whose arithmetic costs the same */
+#define TILE_COST_ROWS 12
 
 static size_t align64(size_t bytes)
 {
@@ -120,14 +122,15 @@ static bool share_next(struct share *s, struct part *ret)
 
 struct scratch {
     uint16_t *a;
-    /* per block of 128 of K: [rows, groups]; else [rows], including the inverse of the global factor */
+    /* scales of A: [rows, groups] if there is one per 128 K elements; otherwise [rows], including the inverse
+     * of the global factor */
     float *a_scale;
     float *c, *c2;
-    float *sum;             /* stage 2, add: [T, block_n · tiles_per_pass] */
+    float *sum;             /* for stage 2 with add: [T, block_n · tiles_per_pass] */
     float *part;            /* sums of one piece of K: [rows, ldc] */
-    uint16_t *w;            /* that piece of the weights, decoded */
-    struct mf_tensor_ref x; /* quantise_x: quantised rows of x by token, filled on first use */
-    uint8_t *x_quantised;   /* [tokens]: the row of x is filled */
+    uint16_t *w;            /* the same piece of the weights, decoded */
+    struct mf_tensor_ref x; /* with quantise_x: quantised rows of x by token, filled on first use */
+    uint8_t *x_quantised;   /* [tokens]: 1 if the row of x is filled */
     float *x_floats;
     size_t lda, ldc;
 };
@@ -160,7 +163,7 @@ static size_t carve(const struct mf_stage_plan *p, size_t k, size_t sum_floats, 
     return at;
 }
 
-/* Quantising h needs one row of floats, which reuses the workspace after all tiles are done. */
+/* Quantising h needs one row of floats. It reuses the workspace after all tiles are done. */
 size_t mf_stage1_workspace(const struct mf_stage_plan *p)
 {
     struct scratch r;
@@ -170,8 +173,8 @@ size_t mf_stage1_workspace(const struct mf_stage_plan *p)
     return bytes > row ? bytes : row;
 }
 
-/* Tiles of y per pass whose sums a thread keeps: as many as possible, so that it reads an expert's weights in
- * one long run, while the sums of all tokens fit the L2 cache. */
+/* Returns the number of tiles of y per pass whose sums a thread keeps. It is as large as possible while the
+ * sums of all tokens fit the L2 cache, so that the thread reads an expert's weights in one long run. */
 static size_t tiles_per_pass(const struct mf_stage_plan *p)
 {
     size_t bn = (size_t)p->block_n, tiles = ((size_t)p->shape.model_dim + bn - 1) / bn;
@@ -198,7 +201,7 @@ static size_t k_parts(const struct mf_stage_plan *p)
     return p->ksplit > 1 ? (size_t)p->ksplit : 1;
 }
 
-/* Floats per sorted row: sums of each part of K, gate followed by up. */
+/* Returns the floats per sorted row: sums of each part of K, gate followed by up. */
 static size_t partial_floats(const struct mf_stage_plan *p)
 {
     return k_parts(p) * 2 * (size_t)p->shape.inter_dim;
@@ -212,7 +215,7 @@ size_t mf_stage1_partial(const struct mf_stage_plan *p)
 
 struct weights {
     const struct mf_tensor_ref *ref;
-    size_t N, K; /* of one expert */
+    size_t N, K; /* size of one expert's weight */
 };
 
 /* The range of K elements to sum. */
@@ -227,8 +230,8 @@ static const char *weight_row(const struct mf_stage_plan *p, const struct weight
            ((size_t)expert * w->N + n) * mf_codec_row_bytes(p->codecs.w, w->K);
 }
 
-/* Scales of an expert's weight, beginning with those of row n if the codec has scales per row or block of
- * rows. */
+/* Returns the scales of an expert's weight. If the codec has scales per row or per block of rows, they begin
+ * with those of row n. */
 static const char *weight_scale(const struct mf_stage_plan *p, const struct weights *w, int32_t expert,
                                 size_t n)
 {
@@ -238,8 +241,8 @@ static const char *weight_scale(const struct mf_stage_plan *p, const struct weig
            ((size_t)expert * rows + row) * mf_codec_scale_cols(c, w->K) * (size_t)c->scale_bytes;
 }
 
-/* Runs a tile over a span of K. The loops derive the panel stride from K, so a partial span runs panel by
- * panel. */
+/* Runs a tile over a span of K. The loops derive the panel stride from K, so a span that is not all of K runs
+ * panel by panel. */
 static void run_span(const struct mf_stage_plan *p, const struct mf_tile *t, struct span s,
                      void (*gemm)(const struct mf_tile *t))
 {
@@ -272,7 +275,7 @@ static void run_span(const struct mf_stage_plan *p, const struct mf_tile *t, str
     }
 }
 
-/* Computes n columns from row n0 of an expert's weight by a GEMM that reads the stored format. */
+/* Computes n columns from row n0 of an expert's weight by a GEMM that reads the weights as stored. */
 static void run_native(const struct mf_stage_plan *p, const struct scratch *scratch, const struct weights *w,
                        int32_t expert, size_t n0, int n, struct span s, int rows, float *c, const void *next)
 {
@@ -301,8 +304,8 @@ static void run_native(const struct mf_stage_plan *p, const struct scratch *scra
     run_span(p, &t, s, p->ops->gemm);
 }
 
-/* Adds the sums from K element k0 to C. Block scales are applied here; their block of weight rows may change
- * within the tile. */
+/* Adds the sums from K element k0 to C. Applies block scales here, because the block of weight rows may
+ * change within the tile. */
 static void add_piece(const struct mf_stage_plan *p, const struct scratch *scratch, const struct weights *w,
                       int32_t expert, size_t n0, int n, size_t k0, int rows, float *c)
 {
@@ -481,13 +484,13 @@ void mf_stage_quantise_row(const struct mf_codec *c, const uint16_t *from, size_
                     (uint8_t *)to->part[1] + row * mf_codec_scale_cols(c, n) * (size_t)c->scale_bytes);
 }
 
-/* The last tile of a row may be narrower. */
+/* Returns the columns of a tile. The last tile of a row may be narrower than block_n. */
 static int tile_columns(const struct mf_stage_plan *p, size_t n_all, size_t n0)
 {
     return n_all - n0 < (size_t)p->block_n ? (int)(n_all - n0) : p->block_n;
 }
 
-/* Splits 2n sums, which alternate between gate and up every `unit` sums, into n of gate and n of up. */
+/* Splits 2n sums into n gate sums and n up sums. In `sums`, gate and up alternate every `unit` sums. */
 static void deinterleave_gate_up(const float *sums, size_t unit, size_t n, float *const gate_up[2])
 {
     for (size_t i = 0; i < n; i += unit) {
@@ -511,7 +514,7 @@ static void sums_of_row(const struct mf_stage_plan *p, const struct scratch *scr
         deinterleave_gate_up(c, (size_t)p->gate_rows, n, gate_up);
 }
 
-/* Writes n columns of a row of h from column n0, from their sums, which are modified. */
+/* Writes n columns of a row of h from column n0, from the sums of these columns. Modifies the sums. */
 static void activate_row(const struct mf_stage_plan *p, const struct mf_stage1_args *a, size_t row, size_t n0,
                          size_t n, float *const gate_up[2])
 {
@@ -566,7 +569,7 @@ static void reduce_k_parts(const struct mf_stage_plan *p, const struct mf_stage1
     activate_row(p, a, row, 0, I, (float *[2]){sum, sum + I});
 }
 
-/* Does this thread's share of the work on whole rows, after the barrier. */
+/* Does this thread's share of the work on whole rows. Runs after the barrier. */
 static void finish_rows(const struct mf_stage_plan *p, const struct mf_stage1_args *a, int thread,
                         int n_threads)
 {
@@ -590,8 +593,8 @@ static void finish_rows(const struct mf_stage_plan *p, const struct mf_stage1_ar
     }
 }
 
-/* Loads sorted row `row` of x as row i of A. With quantise_x, quantises the token on its first use by this
- * thread. */
+/* Loads sorted row `row` of x as row i of A. With quantise_x, quantises a token when this thread uses it for
+ * the first time. */
 static void load_x_row(const struct mf_stage_plan *p, const struct mf_stage1_args *a,
                        const struct scratch *scratch, size_t row, int i, int rows)
 {
@@ -640,7 +643,7 @@ void mf_stage1_run(const struct mf_stage_plan *p, const struct mf_stage1_args *a
 
 /* ---- stage 2 ---- */
 
-/* b2 of an expert from column n0, or NULL if the shape has none. */
+/* Returns b2 of an expert from column n0, or NULL if the shape has no b2. */
 static const float *bias_of(const struct mf_stage_plan *p, const struct mf_stage2_args *a, int32_t expert,
                             size_t n0)
 {
@@ -693,7 +696,7 @@ static void stage2_store(const struct mf_stage_plan *p, const struct mf_stage2_a
     }
 }
 
-/* Adds a block's output of n columns to the sums of its tokens; the columns begin at n0 of y. */
+/* Adds a block's output of n columns to the sums of its tokens. The columns begin at column n0 of y. */
 static void add_tile(const struct mf_stage_plan *p, const struct mf_stage2_args *a,
                      const struct scratch *scratch, const struct part *part, size_t n0, int n, float *sum,
                      size_t ld)

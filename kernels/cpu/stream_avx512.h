@@ -1,10 +1,10 @@
-/* GEMM of few rows with quantised weights: weights are decoded to bf16 in registers, 16 weight rows at a
- * time, and the scale of a group along K is applied to the group's sum. Included once, by ops_avx512.c.
+/* GEMM of few rows with quantised weights. Weights are decoded to bf16 in registers, 16 weight rows at a
+ * time, and the scale of a group along K is applied to the group's sum. Only ops_avx512.c includes this file.
  *
  * Four bits: VPERMW looks up the low bits of every word in a table. Shifting the words right by 0, 4, 8 and
- * 12 bits yields the pairs 0,4 1,5 2,6 3,7 of eight elements; order() arranges A likewise. The lookup uses
- * five index bits, so the table holds its 16 values twice. Eight bits: decode() of ops_avx512.c, with A in
- * natural order. */
+ * 12 bits yields the pairs 0,4 1,5 2,6 3,7 of eight elements; order() arranges A in the same way. The lookup
+ * uses five index bits, so the table holds its 16 values twice. Eight bits: decode() of ops_avx512.c decodes
+ * the weights, and A is in natural order. */
 #pragma once
 
 #define STREAM_QUANT_ROWS 8 /* maximum rows of A */
@@ -33,7 +33,7 @@ static void transpose_scales(const uint8_t *from, size_t ld, size_t bytes, __m12
     }
 }
 
-/* The scales of group g, from the transposed bytes. */
+/* Returns the scales of group g, from the transposed bytes. */
 INLINE __m512 transposed_scale(enum mf_scale_format format, const __m128i *transposed, size_t g)
 {
     if (format == MF_SCALE_BF16) {
@@ -47,8 +47,8 @@ INLINE __m512 transposed_scale(enum mf_scale_format format, const __m128i *trans
     return _mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(v, 20)), _mm512_set1_ps(0x1p120f));
 }
 
-/* Sums over K elements k..k_end of 16 weight rows. p points to element k; stride is the distance in bytes to
- * the next four bytes of K. */
+/* Sums over K elements k..k_end of 16 weight rows. p points to element k. `stride` is the distance in bytes
+ * to the next four bytes of K. */
 INLINE void stream_group(const struct mf_tile *t, const char *p, size_t stride, size_t k, size_t k_end,
                          __m512i table, const char *end, const int MR, const int KU,
                          const enum decode_kind KIND, __m512 *ret)
@@ -68,7 +68,7 @@ INLINE void stream_group(const struct mf_tile *t, const char *p, size_t stride, 
                 sum[m][j % KU] = dot(sum[m][j % KU], pair_at(a + (size_t)m * t->lda + k + 2 * (size_t)j), w);
         }
     }
-    /* sum[m][0]: rows 0,1 of every four; sum[m][1]: rows 2,3 */
+    /* sum[m][0] has rows 0 and 1 of every four rows, sum[m][1] rows 2 and 3 */
     for (; KIND == DECODE_FP8 && k < k_end; k += 4, p += stride) {
         __m512i low, high;
         fetch_lines(t, p, end, 1);

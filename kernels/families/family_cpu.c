@@ -51,8 +51,8 @@ static bool formats_known(const struct mf_shape *s, struct mf_refusal *ret)
 static const char *family_of(const struct mf_codec *w)
 {
     if (w->format == MF_FORMAT_INT4)
-        return "wint4";
-    return mf_codec_folds(w) ? "mx" : "tile";
+        return "two_stage_int4";
+    return mf_codec_folds(w) ? "two_stage_mx" : "two_stage";
 }
 
 const char *mf_cpu_family_of(const struct mf_shape *s)

@@ -25,8 +25,8 @@ __attribute__((format(printf, 3, 4))) void mf_refuse(struct mf_refusal *r, const
 
 /* True if the CPU kernels support the shape's formats, activation and form. */
 bool mf_cpu_shape_known(const struct mf_shape *shape, struct mf_refusal *ret);
-/* True if the two-stage family of that name supports the shape's weights: tile 16 and 8 bits, mx microscaled
- * formats, wint4 int4. */
+/* True if the two-stage family of that name supports the shape's weights: two_stage 16 and 8 bits,
+ * two_stage_mx microscaled formats, two_stage_int4 int4. */
 bool mf_cpu_family_takes(const char *family, const struct mf_shape *shape, struct mf_refusal *ret);
 
 /* The two-stage family for a supported shape's weights. */
@@ -77,7 +77,7 @@ void mf_step_give(struct mf_step *s, struct mf_tensor_spec a);
 void mf_cpu_weight_sizes(const struct mf_shape *shape, enum mf_tensor w, size_t *ret_n, size_t *ret_k);
 /* Bytes of `experts` experts' weights as bf16. which: the dequantisation nodes (kernels/fusion/fusion.h). */
 double mf_cpu_dequantised_bytes(const struct mf_shape *shape, mf_ops which, double experts);
-/* True if dequantising these weights in a separate step, for a GEMM of family lib, is worth trying. legal:
+/* True if dequantising these weights in a separate step, for a GEMM of family onednn, is worth trying. legal:
  * ignore the cost and test only whether it is possible. */
 bool mf_cpu_may_dequantise(const struct mf_shape *shape, mf_ops which, bool legal, struct mf_refusal *ret);
 /* True if block_ms[i] (ascending) is worth trying in addition to the next smaller size. It is not if the

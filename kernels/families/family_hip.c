@@ -327,22 +327,58 @@ void mf_hip_function_close(struct mf_hip_function *f)
         f->module = f->device->ops->module_unload(f->device, f->module);
 }
 
-int mf_hip_kernel_new(struct mf_device *device, const struct mf_code *code, size_t size,
-                      struct mf_kernel **ret)
+int mf_hip_code(const struct mf_family *f, const struct mf_device_info *device, const struct mf_shape *shape,
+                const char *name, struct mf_code *ret)
 {
-    struct mf_hip_function *f = calloc(1, size);
-    int r = f ? mf_hip_function_open(device, code, f) : -ENOMEM;
+    _cleanup_(mf_freep) void *plan = calloc(1, f->hip_steps->plan_bytes);
+    int r = plan ? f->hip_steps->find(f, device, shape, name, plan) : -ENOMEM;
+    if (r == 0)
+        f->hip_steps->code(device, shape, plan, ret);
+    return r;
+}
+
+static int open_function(const struct mf_family *f, struct mf_device *device, const char *name,
+                         struct mf_kernel *k)
+{
+    struct mf_code code;
+    int r = k->steps->find(f, &device->info, &k->shape, name, k->plan);
+    if (r < 0)
+        return r;
+    k->steps->code(&device->info, &k->shape, k->plan, &code);
+    return mf_hip_function_open(device, &code, &k->function);
+}
+
+int mf_hip_open(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
+                const char *name, struct mf_kernel **ret)
+{
+    struct mf_kernel *k = calloc(1, sizeof(*k) + f->hip_steps->plan_bytes);
+    if (!k)
+        return -ENOMEM;
+    k->steps = f->hip_steps;
+    k->shape = *shape;
+    k->plan = k + 1;
+    int r = open_function(f, device, name, k);
     if (r < 0) {
-        free(f);
+        free(k);
         return r;
     }
-    *ret = (struct mf_kernel *)f;
+    if (k->steps->open)
+        k->steps->open(k);
+    mf_hip_set_token_count(k, shape->token);
+    *ret = k;
     return 0;
 }
 
-struct mf_kernel *mf_hip_kernel_close(struct mf_kernel *k)
+void mf_hip_set_token_count(struct mf_kernel *k, int64_t token)
 {
-    mf_hip_function_close((struct mf_hip_function *)k);
+    k->shape.token = token;
+    if (k->steps->set_token_count)
+        k->steps->set_token_count(k);
+}
+
+struct mf_kernel *mf_hip_close(struct mf_kernel *k)
+{
+    mf_hip_function_close(&k->function);
     free(k);
     return NULL;
 }

@@ -8,8 +8,8 @@
 #include "kernels/core/family.h"
 #include "kernels/families/family_cpu.h"
 
-/* MF_FORMAT in the sources of tile and one (kernels/gpu/src/format.h). NARROW: mx and wint4 have separate
- * sources. */
+/* MF_FORMAT in the sources of two_stage and one_stage (kernels/gpu/src/format.h). NARROW: two_stage_mx and
+ * two_stage_int4 have separate sources. */
 enum mf_hip_format {
     MF_HIP_BF16,
     MF_HIP_FP8_TOKEN,
@@ -45,8 +45,8 @@ struct mf_hip_machine {
 /* NULL: no kernel supports the device. */
 const struct mf_hip_machine *mf_hip_machine_of(const struct mf_device_info *device);
 
-/* True if the GPU kernels of a two-stage family support the shape and the device: tile 16- and 8-bit
- * weights, mx microscaled formats, wint4 int4. ret_format may be NULL. */
+/* True if the GPU kernels of a two-stage family support the shape and the device: two_stage 16- and
+ * 8-bit weights, two_stage_mx microscaled formats, two_stage_int4 int4. ret_format may be NULL. */
 bool mf_hip_family_takes(const char *family, const struct mf_device_info *device,
                          const struct mf_shape *shape, enum mf_hip_format *ret_format,
                          struct mf_refusal *ret);
@@ -100,11 +100,44 @@ int mf_hip_function_open(struct mf_device *device, const struct mf_code *code, s
 int mf_hip_function_lookup(const struct mf_hip_function *opened, const char *name,
                            struct mf_hip_function *ret);
 void mf_hip_function_close(struct mf_hip_function *f);
-/* Allocates a family's kernel struct of `size` bytes, zeroed, and opens its first member, the function. */
-int mf_hip_kernel_new(struct mf_device *device, const struct mf_code *code, size_t size,
-                      struct mf_kernel **ret);
-/* mf_family.close of all GPU families. */
-struct mf_kernel *mf_hip_kernel_close(struct mf_kernel *k);
+
+/* An open step of a GPU family. */
+struct mf_kernel {
+    struct mf_hip_function function;
+    const struct mf_hip_steps *steps;
+    struct mf_shape shape;
+    struct mf_grid grid;
+    void *plan; /* the family's own struct: parameters from the name, and values computed from the shape */
+};
+/* The parts of opening a step in which GPU families differ. A family fills in its plan. */
+struct mf_hip_steps {
+    size_t plan_bytes;
+    /* Finds the step with that name and fills in the zeroed plan. Errors as mf_family.open. */
+    int (*find)(const struct mf_family *f, const struct mf_device_info *device, const struct mf_shape *shape,
+                const char *name, void *ret_plan);
+    /* Writes the source and the macro definitions of the step. */
+    void (*code)(const struct mf_device_info *device, const struct mf_shape *shape, const void *plan,
+                 struct mf_code *ret);
+    /* Fills in the grid and the parts of the plan that are valid for every token count up to the one at open.
+     * Optional. */
+    void (*open)(struct mf_kernel *k);
+    /* Fills in the parts of grid and plan that depend on shape.token. Optional. */
+    void (*set_token_count)(struct mf_kernel *k);
+};
+/* Initialises a GPU family; the arguments are its name, enumerate, launch and hip_steps. */
+#define MF_HIP_FAMILY(...)                                                                               \
+    {                                                                                                    \
+        .api = MF_FAMILY_API, .device_kind = "hip", .open = mf_hip_open, .close = mf_hip_close,          \
+        .set_token_count = mf_hip_set_token_count, .code = mf_hip_code, .supports_ep = true, __VA_ARGS__ \
+    }
+/* The members of mf_family that all GPU families share. */
+int mf_hip_open(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
+                const char *name, struct mf_kernel **ret);
+struct mf_kernel *mf_hip_close(struct mf_kernel *k);
+void mf_hip_set_token_count(struct mf_kernel *k, int64_t token);
+int mf_hip_code(const struct mf_family *f, const struct mf_device_info *device, const struct mf_shape *shape,
+                const char *name, struct mf_code *ret);
+
 static inline int mf_hip_launch(const struct mf_hip_function *f, const struct mf_grid *grid, const void *args,
                                 size_t bytes)
 {

@@ -8,11 +8,12 @@
 #include "kernels/families/family_hip_whole.h"
 
 #define STAGES_MIN 3
+#define ALIGN      256 /* of workspace sections */
 
 bool mf_hip_both_takes(const char *family, const struct mf_device_info *device, const struct mf_shape *s,
                        enum mf_hip_format *ret_format, struct mf_refusal *no)
 {
-    if (!mf_hip_family_takes("tile", device, s, ret_format, no)) /* same weight formats as tile */
+    if (!mf_hip_family_takes("two_stage", device, s, ret_format, no)) /* same weight formats */
         return false;
     if (strcmp(device->class.gfx, "sm_90") != 0)
         mf_refuse(no, "arch", "family %s needs WGMMA and TMA loads (sm_90); the device is %s", family,
@@ -59,7 +60,7 @@ void mf_hip_both_name(const struct mf_hip_both *b, const struct mf_shape *s, cha
     char format[MF_FORMAT_WORD_MAX];
     const char *w1 = mf_hip_weights_word(s, MF_TENSOR_W1, b->sliced);
     mf_cpu_format_word(s, format);
-    mf_format(buf, MF_STEP_NAME_MAX, "%s_%s_%s_m%d_n%d_b%s%s%s%s%s%s", b->family->name, format,
+    mf_format(buf, MF_STEP_NAME_MAX, "%s_%s_%s_m%d_n%d_b%s%s%s%s%s%s", b->family->word, format,
               mf_cpu_act_word(s), v->block_m, v->block_n, v->turns ? "t" : "", v->swapped ? "s" : "",
               s->doweight_stage1 ? "_w" : "", *w1 ? "_" : "", w1, b->zeroes ? "_zero" : "");
 }
@@ -147,41 +148,35 @@ int mf_hip_both_enumerate(const struct mf_hip_both_family *f, const struct mf_de
     return 0;
 }
 
-/* Defines the macros of hopper_two_stages.h. */
-static void define(struct mf_code *c, const struct mf_hip_both *b, const struct mf_device_info *device,
-                   const struct mf_shape *s)
+void mf_hip_both_code(const struct mf_hip_both *b, const struct mf_device_info *device,
+                      const struct mf_shape *s, struct mf_code *ret)
 {
-    mf_hip_whole_define(c, s, b->format);
-    mf_code_define(c, "MF_BM=%d", b->v.block_m);
-    mf_code_define(c, "MF_BN=%d", b->v.block_n);
-    mf_code_define(c, "MF_STAGES=%d", stages_of(b, device, s));
-    mf_code_define(c, "MF_PINGPONG=%d", b->v.turns);
-    mf_code_define(c, "MF_SWAP=%d", b->v.swapped);
+    *ret = (struct mf_code){.source = b->family->source, .function = b->family->function};
+    mf_hip_whole_define(ret, s, b->format);
+    mf_code_define(ret, "MF_BM=%d", b->v.block_m);
+    mf_code_define(ret, "MF_BN=%d", b->v.block_n);
+    mf_code_define(ret, "MF_STAGES=%d", stages_of(b, device, s));
+    mf_code_define(ret, "MF_PINGPONG=%d", b->v.turns);
+    mf_code_define(ret, "MF_SWAP=%d", b->v.swapped);
     if (b->zeroes)
-        mf_code_define(c, "MF_ZERO");
+        mf_code_define(ret, "MF_ZERO");
 }
 
 int mf_hip_both_find(const struct mf_hip_both_family *f, const struct mf_device_info *device,
-                     const struct mf_shape *s, const char *name, struct mf_hip_both *ret,
-                     struct mf_code *ret_code)
+                     const struct mf_shape *s, const char *name, struct mf_hip_both *ret)
 {
     struct mf_refusal no;
     enum mf_hip_format format;
-    size_t length = strlen(f->name);
-    if (strncmp(name, f->name, length) != 0 || name[length] != '_')
+    char own[MF_STEP_NAME_MAX];
+    size_t length = strlen(f->word);
+    if (strncmp(name, f->word, length) != 0 || name[length] != '_')
         return -EINVAL;
     if (!f->takes(device, s, &format, &no))
         return -ENOTSUP;
     for (size_t i = 0; nth(f, format, i, ret); i++) {
-        char own[MF_STEP_NAME_MAX];
         mf_hip_both_name(ret, s, own);
-        if (strcmp(own, name) != 0)
-            continue;
-        if (!is_legal(ret, device, s, &no))
-            return -ENOTSUP;
-        *ret_code = (struct mf_code){.source = f->source, .function = f->function};
-        define(ret_code, ret, device, s);
-        return 0;
+        if (strcmp(own, name) == 0)
+            return is_legal(ret, device, s, &no) ? 0 : -ENOTSUP;
     }
     return -ENOTSUP;
 }
@@ -190,6 +185,26 @@ uint32_t mf_hip_both_lds(const struct mf_hip_both *b, const struct mf_device_inf
                          const struct mf_shape *s)
 {
     return (uint32_t)(stages_of(b, device, s) * stage_bytes(b) + extra_bytes(b, s));
+}
+
+static uint64_t align_up(uint64_t bytes)
+{
+    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+uint64_t mf_hip_both_lay_out(const uint64_t *bytes, int n, uint64_t *ret_offsets)
+{
+    uint64_t at = 0;
+    for (int i = 0; i < n; i++) {
+        ret_offsets[i] = at;
+        at += align_up(bytes[i]);
+    }
+    return at + ALIGN;
+}
+
+uint8_t *mf_hip_both_workspace(const struct mf_launch *l)
+{
+    return (uint8_t *)(uintptr_t)align_up((uintptr_t)l->workspace);
 }
 
 uint64_t mf_hip_both_h(const struct mf_hip_both *b, const struct mf_shape *s, uint64_t *ret_scale)

@@ -1,11 +1,11 @@
 /* Helpers of the families that run both stages of the Hopper core in one launch
- * (kernels/gpu/src/hopper/hopper_two_stages.h): layer, which also sorts, and pair, which does not. A step's
- * name is the family's name followed by
+ * (kernels/gpu/src/hopper/hopper_two_stages.h): whole_layer_persistent, which also sorts, and
+ * two_stage_single_launch, which does not. A step's name is `layer` or `pair`, followed by
  *
  *     fp8fn_128_silu_m32_n256_b[_w][_gu1|_p128][_zero]
  *
  *     m32    block_m                               n256   weight rows per tile
- *     b      core b, bt, bs or bts, as in family tile
+ *     b      core b, bt, bs or bts, as in family two_stage
  *     _p128  weights in layout panel128            _zero  the launch also zeroes y */
 #pragma once
 
@@ -19,7 +19,7 @@ struct mf_hip_both_variant {
 struct mf_hip_both;
 /* A family: its variants and callbacks. */
 struct mf_hip_both_family {
-    const char *name, *source, *function; /* static texts */
+    const char *name, *word, *source, *function; /* static texts; word: first word of step names */
     const struct mf_hip_both_variant *variants;
     size_t n_variants;
     int64_t zero_from; /* token count from which the launch may zero y */
@@ -45,10 +45,12 @@ bool mf_hip_both_takes(const char *family, const struct mf_device_info *device, 
 /* Implements mf_family.enumerate. */
 int mf_hip_both_enumerate(const struct mf_hip_both_family *f, const struct mf_device_info *device,
                           const struct mf_shape *shape, struct mf_offer *offer);
-/* Looks up a step by name and writes its code, without the family's own macros. Errors as mf_family.code. */
+/* Looks up a step by name. Errors as mf_family.open. */
 int mf_hip_both_find(const struct mf_hip_both_family *f, const struct mf_device_info *device,
-                     const struct mf_shape *shape, const char *name, struct mf_hip_both *ret,
-                     struct mf_code *ret_code);
+                     const struct mf_shape *shape, const char *name, struct mf_hip_both *ret);
+/* Writes the source and the macro definitions of hopper_two_stages.h. */
+void mf_hip_both_code(const struct mf_hip_both *b, const struct mf_device_info *device,
+                      const struct mf_shape *shape, struct mf_code *ret);
 void mf_hip_both_name(const struct mf_hip_both *b, const struct mf_shape *shape, char buf[MF_STEP_NAME_MAX]);
 
 struct mf_hip_stage mf_hip_both_stage(const struct mf_hip_both *b, const struct mf_shape *shape, int stage);
@@ -56,5 +58,9 @@ struct mf_hip_stage mf_hip_both_stage(const struct mf_hip_both *b, const struct 
 uint32_t mf_hip_both_lds(const struct mf_hip_both *b, const struct mf_device_info *device,
                          const struct mf_shape *shape);
 
+/* Places n sections in a workspace. Returns its bytes, with room to align its start. */
+uint64_t mf_hip_both_lay_out(const uint64_t *bytes, int n, uint64_t *ret_offsets);
+/* The aligned start of the workspace. */
+uint8_t *mf_hip_both_workspace(const struct mf_launch *l);
 /* Workspace bytes of h; *ret_scale: bytes of its scales. */
 uint64_t mf_hip_both_h(const struct mf_hip_both *b, const struct mf_shape *shape, uint64_t *ret_scale);

@@ -1,6 +1,6 @@
 /* Host side of the Hopper core (kernels/gpu/src/hopper/hopper_core.inc.h): shared memory, tile order and TMA
- * tensor maps. Used by tile, which launches each stage separately, and by layer and pair, which launch both
- * at once. */
+ * tensor maps. Used by two_stage, which launches each stage separately, and by whole_layer_persistent and
+ * two_stage_single_launch, which launch both at once. */
 #pragma once
 
 #include "kernels/families/family_hip_stage.h"

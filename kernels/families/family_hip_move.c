@@ -341,8 +341,25 @@ static int match_name(void *context, const struct mf_hip_move_config *c)
     return 1;
 }
 
-static void code_of(const struct mf_hip_move_config *c, const struct mf_shape *s, struct mf_code *ret)
+static int find(const struct mf_family *f, const struct mf_device_info *device, const struct mf_shape *shape,
+                const char *name, void *ret_plan)
 {
+    struct walk w = {.device = device, .shape = shape, .name = name};
+    struct mf_refusal no;
+    (void)f;
+    if (!is_legal(device, shape, &no))
+        return -ENOTSUP;
+    if (each(shape, match_name, &w) != 1)
+        return -EINVAL;
+    *(struct mf_hip_move_config *)ret_plan = w.found;
+    return 0;
+}
+
+static void write_code(const struct mf_device_info *device, const struct mf_shape *s, const void *plan,
+                       struct mf_code *ret)
+{
+    const struct mf_hip_move_config *c = plan;
+    (void)device;
     *ret = (struct mf_code){.source = kinds[c->kind].source, .function = kinds[c->kind].function};
     mf_code_define(ret, "MF_THREADS=%d",
                    mf_hip_move_orders(c->kind) ? MF_HIP_SORT_THREADS : MF_HIP_MOVE_THREADS);
@@ -375,36 +392,12 @@ static void code_of(const struct mf_hip_move_config *c, const struct mf_shape *s
         mf_hip_define_rank(ret, s);
 }
 
-int mf_hip_move_find(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
-                     struct mf_hip_move_config *ret, struct mf_code *ret_code)
-{
-    struct walk w = {.device = device, .shape = shape, .name = name};
-    struct mf_refusal no;
-    if (!is_legal(device, shape, &no))
-        return -ENOTSUP;
-    if (each(shape, match_name, &w) != 1)
-        return -EINVAL;
-    *ret = w.found;
-    code_of(ret, shape, ret_code);
-    return 0;
-}
-
-static int code(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
-                struct mf_code *ret)
-{
-    struct mf_hip_move_config c;
-    return mf_hip_move_find(device, shape, name, &c, ret);
-}
-
-const struct mf_family mf_family_hip_move = {
-    .api = MF_FAMILY_API,
-    .name = "move",
-    .device_kind = "hip",
-    .enumerate = enumerate,
-    .open = mf_hip_move_open,
-    .launch = mf_hip_move_launch,
-    .close = mf_hip_kernel_close,
+static const struct mf_hip_steps steps = {
+    .plan_bytes = sizeof(struct mf_hip_move_config),
+    .find = find,
+    .code = write_code,
     .set_token_count = mf_hip_move_set_token_count,
-    .code = code,
-    .supports_ep = true,
 };
+
+const struct mf_family mf_family_hip_move =
+    MF_HIP_FAMILY(.name = "move", .enumerate = enumerate, .launch = mf_hip_move_launch, .hip_steps = &steps);

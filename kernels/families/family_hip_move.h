@@ -19,6 +19,7 @@ enum mf_hip_move_kind {
     MF_HIP_MOVE_N_,
 };
 
+/* The plan of a step. */
 struct mf_hip_move_config {
     enum mf_hip_move_kind kind;
     int block_m; /* 0: the kind has no expert blocks */
@@ -46,13 +47,7 @@ int mf_hip_quant_blocks_sm(const struct mf_codec *c);
 bool mf_hip_move_is_shared(const struct mf_codec *c);
 /* True for a combine that skips slots whose expert is on another rank. */
 bool mf_hip_move_skips(enum mf_hip_move_kind kind, const struct mf_shape *s);
-/* Looks up a step by name and writes its source. -ENOTSUP: the shape is not supported; -EINVAL: no such
- * step. */
-int mf_hip_move_find(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
-                     struct mf_hip_move_config *ret, struct mf_code *ret_code);
-
-/* mf_family.open, .launch and .set_token_count */
-int mf_hip_move_open(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
-                     const char *name, struct mf_kernel **ret);
+/* mf_family.launch */
 int mf_hip_move_launch(struct mf_kernel *k, const struct mf_launch *l);
-void mf_hip_move_set_token_count(struct mf_kernel *k, int64_t token);
+/* mf_hip_steps.set_token_count */
+void mf_hip_move_set_token_count(struct mf_kernel *k);

@@ -1,18 +1,9 @@
-/* Family move on GPUs: opens and launches the steps of family_hip_move.c. */
-#include <errno.h>
-
+/* Family move on GPUs: launches the steps of family_hip_move.c. */
 #include "common/base/cleanup.h"
 #include "kernels/families/family_hip_move.h"
 #include "kernels/gpu/src/args.h"
 
 #define BLOCKS_SM 8
-
-struct mf_kernel {
-    struct mf_hip_function function; /* first */
-    struct mf_shape shape;
-    struct mf_hip_move_config config;
-    struct mf_grid grid;
-};
 
 /* Blocks needed to give each thread one unit of work. */
 static int64_t work_of(const struct mf_hip_move_config *c, const struct mf_shape *s)
@@ -45,30 +36,14 @@ static struct mf_grid grid_of(const struct mf_hip_move_config *c, const struct m
     return (struct mf_grid){(uint32_t)blocks, 1, 1, MF_HIP_MOVE_THREADS, 0, true, true};
 }
 
-int mf_hip_move_open(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
-                     const char *name, struct mf_kernel **ret)
+void mf_hip_move_set_token_count(struct mf_kernel *k)
 {
-    struct mf_code source;
-    struct mf_hip_move_config c;
-    (void)f;
-    int r = mf_hip_move_find(&device->info, shape, name, &c, &source);
-    if (r < 0)
-        return r;
-    struct mf_kernel *k;
-    r = mf_hip_kernel_new(device, &source, sizeof(*k), &k);
-    if (r < 0)
-        return r;
-    k->shape = *shape;
-    k->config = c;
-    mf_hip_move_set_token_count(k, shape->token);
-    *ret = k;
-    return 0;
+    k->grid = grid_of(k->plan, &k->shape, &k->function.device->info);
 }
 
-void mf_hip_move_set_token_count(struct mf_kernel *k, int64_t token)
+static const struct mf_hip_move_config *config_of(const struct mf_kernel *k)
 {
-    k->shape.token = token;
-    k->grid = grid_of(&k->config, &k->shape, &k->function.device->info);
+    return k->plan;
 }
 
 static struct mf_hip_sort_args sort_args(const struct mf_kernel *k, const struct mf_launch *l)
@@ -94,13 +69,13 @@ static int launch_sort(const struct mf_kernel *k, const struct mf_launch *l)
 static int launch_sort_zero(const struct mf_kernel *k, const struct mf_launch *l)
 {
     const struct mf_codec *codec = mf_hip_move_codec(&k->shape);
-    bool zeroes = k->config.kind == MF_HIP_SORT_ZERO;
+    bool zeroes = config_of(k)->kind == MF_HIP_SORT_ZERO;
     struct mf_hip_sort_zero_args a = {
         .sort = sort_args(k, l),
         .y = zeroes ? l->gives[1].part[0] : NULL,
-        .sorters = (int32_t)mf_hip_sort_blocks(&k->function.device->info, k->config.kind, &k->shape),
+        .sorters = (int32_t)mf_hip_sort_blocks(&k->function.device->info, config_of(k)->kind, &k->shape),
     };
-    if (mf_hip_move_quantises_first(k->config.kind, &k->shape)) {
+    if (mf_hip_move_quantises_first(config_of(k)->kind, &k->shape)) {
         const struct mf_tensor_ref *to = &l->gives[zeroes ? 2 : 1];
         a.quant.x = l->needs[1].part[0];
         a.quant.q = to->part[0];
@@ -118,7 +93,7 @@ static int launch_align(const struct mf_kernel *k, const struct mf_launch *l)
         .sorted_ids = l->gives[0].part[0],
         .experts = l->gives[0].part[1],
         .num_post_pad = l->gives[0].part[2],
-        .rows = (int32_t)mf_padded_rows(&k->shape, k->config.block_m),
+        .rows = (int32_t)mf_padded_rows(&k->shape, config_of(k)->block_m),
         .token = (int32_t)k->shape.token,
     };
     return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
@@ -143,7 +118,7 @@ static int launch_from_aligned(const struct mf_kernel *k, const struct mf_launch
 static int launch_quant(const struct mf_kernel *k, const struct mf_launch *l)
 {
     const struct mf_codec *codec = mf_hip_move_codec(&k->shape);
-    bool second = k->config.kind == MF_HIP_QUANT2;
+    bool second = config_of(k)->kind == MF_HIP_QUANT2;
     const struct mf_hip_quant_args a = {
         .x = l->needs[0].part[0],
         .q = l->gives[0].part[0],
@@ -153,7 +128,7 @@ static int launch_quant(const struct mf_kernel *k, const struct mf_launch *l)
         .largest = l->workspace,
         .factor = codec->global ? (const float *)l->needs[second ? 2 : 1].part[0] + second : NULL,
         .factor_kept = codec->global ? l->gives[0].part[2] : NULL,
-        .rows = (int32_t)(second ? mf_padded_rows(&k->shape, k->config.block_m) : k->shape.token),
+        .rows = (int32_t)(second ? mf_padded_rows(&k->shape, config_of(k)->block_m) : k->shape.token),
         .token = (int32_t)k->shape.token,
     };
     return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
@@ -161,11 +136,11 @@ static int launch_quant(const struct mf_kernel *k, const struct mf_launch *l)
 
 static int launch_combine(const struct mf_kernel *k, const struct mf_launch *l)
 {
-    bool weighs = k->config.kind == MF_HIP_COMBINE && !k->shape.doweight_stage1;
+    bool weighs = config_of(k)->kind == MF_HIP_COMBINE && !k->shape.doweight_stage1;
     const struct mf_hip_combine_args a = {
         .z = l->needs[0].part[0],
         .weights = weighs ? l->needs[1].part[1] : NULL,
-        .ids = mf_hip_move_skips(k->config.kind, &k->shape) ? l->needs[1].part[0] : NULL,
+        .ids = mf_hip_move_skips(config_of(k)->kind, &k->shape) ? l->needs[1].part[0] : NULL,
         .y = l->gives[0].part[0],
         .token = (int32_t)k->shape.token,
     };
@@ -192,5 +167,5 @@ int mf_hip_move_launch(struct mf_kernel *k, const struct mf_launch *l)
         [MF_HIP_COMBINE] = launch_combine,
         [MF_HIP_COMBINE_WEIGHTED] = launch_combine,
         [MF_HIP_ZERO] = launch_zero};
-    return launchers[k->config.kind](k, l);
+    return launchers[config_of(k)->kind](k, l);
 }

@@ -125,7 +125,7 @@ bool mf_graph_reaches(const struct mf_graph *g, mf_ops from, mf_ops to, mf_ops t
 /* --- one pair ------------------------------------------------------------------------------------- */
 
 /* a runs before b. Node c of b reads the output of node p of a. For a horizontal pair p and c are -1, and
- * both read `shared`. */
+ * both sets read `shared`. */
 struct pair {
     const struct mf_graph *g;
     const struct mf_shape *shape;
@@ -192,7 +192,7 @@ static bool order(const struct pair *x, char *why, size_t cap)
     char first[NODES_TEXT_MAX], second[NODES_TEXT_MAX];
     print_nodes(x->b, first);
     print_nodes(x->a, second);
-    mf_format(why, cap, "%s must run before %s: at least 1 dependency", first, second);
+    mf_format(why, cap, "%s must run before %s, which has at least 1 dependency on it", first, second);
     return mf_graph_reaches(x->g, x->b, x->a, x->g->ops);
 }
 
@@ -204,7 +204,7 @@ static bool cycle(const struct pair *x, char *why, size_t cap)
             !mf_graph_reaches(x->g, MF_OP_BIT(op), x->b, outside))
             continue;
         mf_format(why, cap,
-                  "%s (%.0f bytes) must run between the two parts: a fused kernel would depend on itself",
+                  "%s (%.0f bytes) must run between the two parts, so a fused kernel would depend on itself",
                   name(op), x->g->node[op].bytes);
         return true;
     }
@@ -215,7 +215,7 @@ static bool external(const struct pair *x, char *why, size_t cap)
 {
     int t = template_of(x->g, x->a | x->b);
     bool alone = __builtin_popcount(x->a | x->b) == 1;
-    mf_format(why, cap, "%s is a vendor library call: it can run only 1 of the %d ops",
+    mf_format(why, cap, "%s is a vendor library call, which can run only 1 of the %d ops",
               t < 0 ? "this kernel" : name(t), __builtin_popcount(x->a | x->b));
     return x->q->caps->external && !alone;
 }
@@ -229,9 +229,10 @@ static bool tokens(const struct pair *x, char *why, size_t cap)
 
 static bool no_sort(const struct pair *x, char *why, size_t cap)
 {
-    mf_format(why, cap,
-              "every block needs the sorted order of all %lld slots: these kernels take it as an input",
-              (long long)(x->shape->token * x->shape->topk));
+    mf_format(
+        why, cap,
+        "every block needs the sorted order of all %lld slots: these kernels take this order as an input",
+        (long long)(x->shape->token * x->shape->topk));
     return has(x->a | x->b, MF_OP_SORT) && !x->q->caps->sorts;
 }
 
@@ -245,7 +246,7 @@ static bool two_gemms(const struct pair *x, char *why, size_t cap)
     return first >= 0 && second >= 0 && !x->q->caps->both_gemms;
 }
 
-/* Returns the GEMM of b for which a is a prologue, directly or through ops of b, or -1. */
+/* Returns the GEMM of b for which a is a prologue, directly or through ops of b; -1 if there is none. */
 static int prologue_target(const struct pair *x)
 {
     int t = template_of(x->g, x->b);
@@ -263,10 +264,11 @@ static bool prologue(const struct pair *x, char *why, size_t cap)
     for (int op = 0; op < MF_NODE_N_; op++) {
         if (!has(x->a, op) || x->g->node[op].kind == MF_NODE_INDEX || has(x->q->caps->prologue, op))
             continue;
-        mf_format(why, cap,
-                  "%s as a prologue of %s would run while rows of %lld values are loaded: these kernels do "
-                  "not support it",
-                  name(op), name(t), (long long)x->g->node[op].cols);
+        mf_format(
+            why, cap,
+            "%s as a prologue of %s would run while rows of %lld values are loaded, which these kernels "
+            "do not support",
+            name(op), name(t), (long long)x->g->node[op].cols);
         return true;
     }
     return false;
@@ -278,12 +280,12 @@ static bool single_use(const struct pair *x, char *why, size_t cap)
     if (user < 0 || x->g->node[x->p].kind == MF_NODE_INDEX)
         return false;
     mf_format(why, cap,
-              "the output of %s (%.0f bytes) is also read by %s: it must be written to memory anyway",
+              "the output of %s (%.0f bytes) is also read by %s, so it must be written to memory anyway",
               name(x->p), x->g->node[x->p].bytes, name(user));
     return true;
 }
 
-/* A prologue runs once per tile of columns, so its inputs are read once per tile. */
+/* A prologue runs once per tile of columns, so its inputs are read once per such tile. */
 static bool prologue_bytes(const struct pair *x, char *why, size_t cap)
 {
     if (x->p < 0 || x->g->node[x->c].kind != MF_NODE_TEMPLATE || x->q->caps->block_n <= 0 ||
@@ -296,15 +298,14 @@ static bool prologue_bytes(const struct pair *x, char *why, size_t cap)
         in += has(x->g->ops, p->reads[i].buffer) ? x->g->node[p->reads[i].buffer].bytes
                                                  : 2 * (double)x->shape->token * (double)p->cols;
     double fused = in * tiles, apart = in + p->bytes + p->bytes * tiles;
-    mf_format(
-        why, cap,
-        "%s fused into %s moves %.0f bytes for %.0f column tiles, separate kernels move %.0f: more than 1.1 "
-        "times as much",
-        name(x->p), name(x->c), fused, tiles, apart);
+    mf_format(why, cap,
+              "%s fused into %s moves %.0f bytes for %.0f column tiles, more than 1.1 times "
+              "the %.0f bytes of separate kernels",
+              name(x->p), name(x->c), fused, tiles, apart);
     return fused > 1.1 * apart;
 }
 
-/* Ops of b that run on the accumulators of a GEMM of a: all of b, or only c if b has a GEMM. */
+/* Returns the ops of b that run on the accumulators of a GEMM of a: all of b, or only c if b has a GEMM. */
 static mf_ops epilogue_ops(const struct pair *x)
 {
     if (x->p < 0 || template_of(x->g, x->a) < 0 || x->g->node[x->c].kind == MF_NODE_TEMPLATE)
@@ -319,8 +320,8 @@ static bool epilogue(const struct pair *x, char *why, size_t cap)
         if (!has(behind, op) || has(x->q->caps->epilogue, op))
             continue;
         mf_format(why, cap,
-                  "%s as an epilogue of %s would run on accumulators of %lld columns before the store: "
-                  "these kernels do not support it",
+                  "%s as an epilogue of %s would run on accumulators of %lld columns before the store, which "
+                  "these kernels do not support",
                   name(op), name(template_of(x->g, x->a)), (long long)x->g->node[x->p].cols);
         return true;
     }
@@ -337,7 +338,7 @@ static bool rows_match(const struct pair *x, char *why, size_t cap)
     for (int i = 0; i < c->n_reads; i++) {
         if (c->reads[i].buffer != x->p || c->reads[i].rows == x->g->node[x->p].writes)
             continue;
-        mf_format(why, cap, "%s writes rows in %s order, but %s reads their %lld columns in %s order",
+        mf_format(why, cap, "%s writes rows in %s order, but %s reads these rows of %lld columns in %s order",
                   name(x->p), spaces[x->g->node[x->p].writes], name(x->c), (long long)x->g->node[x->p].cols,
                   spaces[c->reads[i].rows]);
         return true;
@@ -364,9 +365,8 @@ static bool all_rows(const struct pair *x, char *why, size_t cap)
         if (!has(x->b | x->a, op) || x->g->node[op].kind != MF_NODE_ALL)
             continue;
         mf_format(why, cap,
-                  "%s computes one scale from all %lld rows, known only after the last row: "
-                  "no other op can "
-                  "be in its kernel",
+                  "%s computes one scale from all %lld rows and knows it only after the last row, so "
+                  "no other op can be in its kernel",
                   name(op), (long long)(x->shape->token * (op == MF_OP_QUANT2 ? x->shape->topk : 1)));
         return !x->q->caps->all_rows;
     }
@@ -378,8 +378,8 @@ static bool mutation(const struct pair *x, char *why, size_t cap)
     if (x->p < 0 || x->g->node[x->c].kind != MF_NODE_SCATTER)
         return false;
     mf_format(why, cap,
-              "%s adds %d rows into one output row, which several tiles write: the kernel must add "
-              "atomically into zeroed memory or own its columns",
+              "%s adds %d rows into one output row, which several tiles write, so the kernel must add "
+              "atomically into zeroed memory or own the columns",
               name(x->c), x->shape->topk);
     return !x->q->caps->accumulates;
 }
@@ -387,7 +387,7 @@ static bool mutation(const struct pair *x, char *why, size_t cap)
 static bool block_memory(const struct pair *x, char *why, size_t cap)
 {
     if (x->p < 0 || x->q->caps->block_bytes <= 0 || x->g->node[x->p].kind == MF_NODE_FOREACH)
-        return false; /* a weight is not part of a block's rows: the kernel streams it */
+        return false; /* a weight is not part of a block's rows, because the kernel streams it */
     double bytes = 4.0 * x->q->block_m * (double)x->g->node[x->p].cols;
     mf_format(why, cap, "%d rows of %lld values between %s and %s take %.0f bytes, but a block can hold %.0f",
               x->q->block_m, (long long)x->g->node[x->p].cols, name(x->p), name(x->c), bytes,
@@ -395,7 +395,7 @@ static bool block_memory(const struct pair *x, char *why, size_t cap)
     return bytes > x->q->caps->block_bytes;
 }
 
-/* Length of the lists if all of these nodes are lists; otherwise 0. */
+/* Returns the length of the lists if all of these nodes are lists; otherwise 0. */
 static int64_t common_list_length(const struct mf_graph *g, mf_ops ops)
 {
     int64_t length = 0;
@@ -420,7 +420,7 @@ static bool same_list_length(const struct pair *x, char *why, size_t cap)
     return a != b || !x->q->caps->lists;
 }
 
-/* Does not apply to two lists: they share only their launch. */
+/* Does not apply to two lists, because they share only their launch. */
 static bool horizontal(const struct pair *x, char *why, size_t cap)
 {
     if (common_list_length(x->g, x->a) > 0 && common_list_length(x->g, x->b) > 0)
@@ -428,7 +428,7 @@ static bool horizontal(const struct pair *x, char *why, size_t cap)
     char a[NODES_TEXT_MAX], b[NODES_TEXT_MAX];
     print_nodes(x->a, a);
     print_nodes(x->b, b);
-    mf_format(why, cap, "%s and %s share no result and no input: fusing saves 0 bytes", a, b);
+    mf_format(why, cap, "%s and %s share no result and no input, so fusing saves 0 bytes", a, b);
     return x->p < 0 && x->shared < 0;
 }
 
@@ -475,7 +475,8 @@ static struct pair make_pair(const struct mf_graph *g, const struct mf_shape *sh
             int buffer = g->node[c].reads[i].buffer;
             if (!has(a, buffer))
                 continue;
-            /* The pair's largest intermediate result represents it; fusing saves its write and read. */
+            /* The largest intermediate result represents the pair. Fusing saves the write and the read of
+             * every intermediate result. */
             x.saved += 2 * g->node[buffer].bytes;
             if (x.p < 0 || g->node[buffer].bytes > g->node[x.p].bytes) {
                 x.p = buffer;
@@ -532,7 +533,7 @@ struct best_pair {
 };
 
 /* Fuses the sets in rounds until no pair is allowed. Returns the number of remaining sets. *ret_no: the
- * rejection of the pair that would have saved most. */
+ * rejection of the pair that would have saved the most traffic. */
 static int fuse(const struct mf_graph *g, const struct mf_shape *shape, const struct mf_fusion_question *q,
                 mf_ops *sets, int n, struct mf_fusion_verdict *ret_no, mf_fusion_refused refuse,
                 void *context)
@@ -550,7 +551,8 @@ static int fuse(const struct mf_graph *g, const struct mf_shape *shape, const st
                     if (v.saved > best.saved)
                         best = (struct best_pair){i, j, v.saved};
                 } else {
-                    /* "cycle" and "horizontal" may only wait for another fusion: lowest weight */
+                    /* A pair rejected by "cycle" or "horizontal" may be allowed after another fusion, so it
+                     * has the lowest weight */
                     bool waits = strcmp(v.rule, "cycle") == 0 || strcmp(v.rule, "horizontal") == 0;
                     double weight = waits ? 0 : 1 + v.saved;
                     if (weight > no_saved) {
@@ -612,7 +614,7 @@ bool mf_fusion_allows(const struct mf_shape *shape, const struct mf_fusion_quest
     return n <= 1;
 }
 
-/* Returns the first set that needs no other set; 0 if the sets form a cycle. */
+/* Returns the first set that depends on no other set; 0 if the sets form a cycle. */
 static int next_to_run(const struct mf_graph *g, const mf_ops *sets, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -625,7 +627,7 @@ static int next_to_run(const struct mf_graph *g, const mf_ops *sets, int n)
     return 0;
 }
 
-/* Sorts kernels so that each runs after the kernels it needs. */
+/* Sorts kernels so that each runs after the kernels whose results it reads. */
 static void sort_sets(const struct mf_graph *g, mf_ops *sets, int n)
 {
     for (int i = 0; i < n; i++) {

@@ -38,7 +38,7 @@ static const char *find_error(const struct mf_align *a)
     return NULL;
 }
 
-/* Fills the rows beyond those in use with padding. */
+/* Fills the rows and blocks after those in use with padding. */
 static void fill_tail(const struct mf_align_out *out, int64_t in_use, int64_t rows, int32_t block,
                       int32_t pad)
 {
@@ -78,8 +78,8 @@ int mf_align_blocks(enum mf_sort sort, const struct mf_align *a, int threads, vo
     int64_t in_use =
         rows > INT32_MAX ? -EOVERFLOW : mf_blocks_sort(sort, &routes, &blocks, threads, workspace);
     if (in_use < 0) {
-        *ret_why =
-            "topk_ids: routes and padding exceed int32 rows; use smaller blocks or fewer tokens per call";
+        *ret_why = "topk_ids: routes plus padding are more rows than int32 can count; use smaller blocks or "
+                   "fewer tokens per call";
         return (int)in_use;
     }
     fill_tail(out, in_use, rows, a->block, blocks.pad);
@@ -99,7 +99,7 @@ int mf_align_batched(const int32_t *counts, int32_t experts, int32_t rows_max, i
     if (experts < 1 || rows_max < 1 || block < 1)
         *ret_why = "experts, rows_max, block_size: expected 1 or more";
     else if (mf_align_batched_rows(experts, rows_max, block) > INT32_MAX)
-        *ret_why = "rows_max: experts times rows_max exceed int32 rows; split the batch";
+        *ret_why = "rows_max: experts times rows_max are more rows than int32 can count; split the batch";
     for (int32_t e = 0; !*ret_why && e < experts; e++) {
         if (counts[e] < 0 || counts[e] > rows_max)
             *ret_why = "counts: expected 0 to rows_max for each expert";

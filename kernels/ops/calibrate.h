@@ -1,7 +1,7 @@
 /* Calibration: computes the two global factors of formats that have them (NVFP4) from warm-up batches. x is
- * multiplied by the first factor before it is quantised for gemm1, h by the second one for gemm2; checkpoints
- * store the inverses (ModelOpt's input_scale). With too few batches, later data may exceed the calibrated
- * range, and its scales saturate.
+ * multiplied by the first factor before it is quantised for gemm1, and h by the second factor before it is
+ * quantised for gemm2. Checkpoints store the inverses (ModelOpt's input_scale). With too few batches, later
+ * data may exceed the calibrated range, and its scales saturate.
  *
  *     struct mf_calibration c = {0};
  *     for each warm-up batch: mf_calibrate(&c, &batch, why, sizeof(why));
@@ -18,10 +18,11 @@ struct mf_calibration {
     int64_t batches, tokens;
 };
 
-/* Runs the reference on a batch and updates the magnitudes. -EINVAL with the reason in why: unsupported
- * formats, or x or h has a value that is not finite (the batch is ignored); -ENOMEM. */
+/* Runs the reference on a batch and updates the magnitudes. Returns -EINVAL, with the reason in why, for
+ * unsupported formats or if x or h has a value that is not finite; such a batch is ignored. Returns -ENOMEM
+ * if out of memory. */
 int mf_calibrate(struct mf_calibration *c, const struct mf_layer_data *batch, char *why, size_t why_cap);
-/* Computes the factors for magnitudes `margin` times the observed ones (1: no margin). -ENODATA: no batch was
- * added; -EINVAL: margin is not positive. */
+/* Computes the factors for `margin` times the observed magnitudes (1: no margin). Returns -ENODATA if no
+ * batch was added, or -EINVAL if margin is not positive. */
 int mf_calibration_factors(const struct mf_calibration *c, const struct mf_codec *codec, float margin,
                            float ret[2], char *why, size_t why_cap);

@@ -1,6 +1,6 @@
 /* Family permute on GPUs: moves rows into expert order and back, for GEMMs that read and write expert order.
- * The built-in GEMMs do not: family tile gathers rows itself and writes by slot. The family is enumerated
- * only where it is named.
+ * The built-in GEMMs do not: family two_stage gathers rows itself and writes by slot. The family is
+ * enumerated only where it is named.
  *
  *     gather_m16            gather x, in any format, one read per row of expert order
  *     gather_once_m16       read each token's row once, write it to all its places
@@ -69,11 +69,8 @@ struct config {
     int block_m;
 };
 
-struct mf_kernel {
-    struct mf_hip_function function; /* first */
-    struct mf_shape shape;
+struct plan {
     struct config config;
-    struct mf_grid grid;
     int parts;
 };
 
@@ -317,8 +314,11 @@ static void define_act(const struct config *c, const struct mf_shape *s, struct 
     mf_hip_define_activation(ret, s);
 }
 
-static void code_of(const struct config *c, const struct mf_shape *s, struct mf_code *ret)
+static void write_code(const struct mf_device_info *device, const struct mf_shape *s, const void *plan,
+                       struct mf_code *ret)
 {
+    const struct config *c = &((const struct plan *)plan)->config;
+    (void)device;
     const struct mf_codec *codec = codec_of(s);
     size_t row = row_bytes(c->kind, s);
     *ret = (struct mf_code){.source = kinds[c->kind].source, .function = kinds[c->kind].function};
@@ -346,26 +346,19 @@ static void code_of(const struct config *c, const struct mf_shape *s, struct mf_
                        mf_codec_scale_cols(codec, (size_t)s->model_dim) * (size_t)codec->scale_bytes);
 }
 
-static int find(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
-                struct config *ret, struct mf_code *ret_code)
+static int find(const struct mf_family *f, const struct mf_device_info *device, const struct mf_shape *shape,
+                const char *name, void *ret_plan)
 {
     struct search search = {.name = name};
     const struct each e = {device, shape, match_name, NULL, &search};
     struct mf_refusal no;
+    (void)f;
     if (!mf_hip_rows_known(device, shape, &no))
         return -ENOTSUP;
     if (each(&e) != 1)
         return -EINVAL;
-    *ret = search.found;
-    code_of(ret, shape, ret_code);
+    ((struct plan *)ret_plan)->config = search.found;
     return 0;
-}
-
-static int code(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
-                struct mf_code *ret)
-{
-    struct config c;
-    return find(device, shape, name, &c, ret);
 }
 
 /* ---- launches ---- */
@@ -401,34 +394,22 @@ static uint32_t blocks_of(const struct config *c, const struct mf_shape *s, cons
     return (uint32_t)MF_MAX(MF_MIN((int64_t)g->x, work), 1);
 }
 
-/* Nothing else changes: threads and routes are compiled in, and parts and blocks also suit fewer tokens. */
-static void set_token_count(struct mf_kernel *k, int64_t token)
+/* Threads and routes are compiled in; parts and blocks also suit fewer tokens. */
+static void set_grid(struct mf_kernel *k)
 {
-    k->shape.token = token;
+    struct plan *plan = k->plan;
+    const struct config *c = &plan->config;
+    k->grid =
+        mf_hip_persistent_grid(&k->function.device->info, threads_of(c, &k->shape), blocks_sm(c, &k->shape),
+                               c->kind == GATHER_BULK ? bulk_shared(&k->shape) : 0);
+    plan->parts = parts_of(c, &k->shape, &k->grid);
+    k->grid.x = blocks_of(c, &k->shape, &k->grid, plan->parts);
+    k->grid.programmatic_launch = true;
 }
 
-static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
-                     const char *name, struct mf_kernel **ret)
+static const struct config *config_of(const struct mf_kernel *k)
 {
-    struct mf_code source;
-    struct config c;
-    (void)f;
-    int r = find(&device->info, shape, name, &c, &source);
-    if (r < 0)
-        return r;
-    struct mf_kernel *k;
-    r = mf_hip_kernel_new(device, &source, sizeof(*k), &k);
-    if (r < 0)
-        return r;
-    k->shape = *shape;
-    k->config = c;
-    k->grid = mf_hip_persistent_grid(&device->info, threads_of(&c, shape), blocks_sm(&c, shape),
-                                     c.kind == GATHER_BULK ? bulk_shared(shape) : 0);
-    k->parts = parts_of(&c, shape, &k->grid);
-    k->grid.x = blocks_of(&c, shape, &k->grid, k->parts);
-    k->grid.programmatic_launch = true;
-    *ret = k;
-    return 0;
+    return &((const struct plan *)k->plan)->config;
 }
 
 static int launch_act(const struct mf_kernel *k, const struct mf_launch *l)
@@ -442,7 +423,7 @@ static int launch_act(const struct mf_kernel *k, const struct mf_launch *l)
         .experts = order->part[2],
         .num_valid = order->part[3],
         .h = l->gives[0].part[0],
-        .rows = (int32_t)mf_padded_rows(&k->shape, k->config.block_m),
+        .rows = (int32_t)mf_padded_rows(&k->shape, config_of(k)->block_m),
         .token = (int32_t)k->shape.token,
     };
     return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
@@ -452,11 +433,11 @@ static int launch_act(const struct mf_kernel *k, const struct mf_launch *l)
 static void set_scales(const struct mf_kernel *k, const struct mf_launch *l, struct mf_hip_permute_args *a)
 {
     const struct mf_codec *codec = codec_of(&k->shape);
-    if (kinds[k->config.kind].back || codec->scale_bytes == 0)
+    if (kinds[config_of(k)->kind].back || codec->scale_bytes == 0)
         return;
     a->to_scale = l->gives[0].part[1];
     a->to_factor = codec->global ? l->gives[0].part[2] : NULL;
-    if (k->config.kind == QUANT1_GATHER) {
+    if (config_of(k)->kind == QUANT1_GATHER) {
         a->from_factor = codec->global ? l->needs[2].part[0] : NULL;
         a->largest = (mf_i32 *)(void *)((char *)l->workspace + map_bytes(&k->shape));
     } else {
@@ -472,14 +453,14 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
         .from = l->needs[0].part[0],
         .to = l->gives[0].part[0],
         .row_of = l->workspace,
-        .rows = (int32_t)mf_padded_rows(&k->shape, k->config.block_m),
+        .rows = (int32_t)mf_padded_rows(&k->shape, config_of(k)->block_m),
         .token = (int32_t)k->shape.token,
-        .parts = k->parts,
+        .parts = ((const struct plan *)k->plan)->parts,
     };
-    if (k->config.kind == ACT)
+    if (config_of(k)->kind == ACT)
         return launch_act(k, l);
     set_scales(k, l, &a);
-    if (k->config.kind == SORT_GATHER) {
+    if (config_of(k)->kind == SORT_GATHER) {
         a.ids = order->part[0];
         a.weights = order->part[1];
         a.made_ids = l->gives[1].part[0];
@@ -494,15 +475,12 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
     return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
 }
 
-const struct mf_family mf_family_hip_permute = {
-    .api = MF_FAMILY_API,
-    .name = "permute",
-    .device_kind = "hip",
-    .enumerate = enumerate,
-    .open = open_step,
-    .launch = launch,
-    .close = mf_hip_kernel_close,
-    .set_token_count = set_token_count,
-    .code = code,
-    .supports_ep = true,
+static const struct mf_hip_steps steps = {
+    .plan_bytes = sizeof(struct plan),
+    .find = find,
+    .code = write_code,
+    .open = set_grid,
 };
+
+const struct mf_family mf_family_hip_permute =
+    MF_HIP_FAMILY(.name = "permute", .enumerate = enumerate, .launch = launch, .hip_steps = &steps);

@@ -4,7 +4,7 @@
 
 #include "kernels/core/tensors.h"
 
-#define TOKENS_MAX ((1 << 24) - 1) /* the padding's token is `tokens` and must fit 24 bits */
+#define TOKENS_MAX ((1 << 24) - 1) /* the token number of padding is `tokens`, which must fit 24 bits */
 #define TOPK_MAX   255
 
 int64_t mf_moe_sort_rows(const struct mf_moe_sort *s)
@@ -34,7 +34,8 @@ static const char *find_error(const struct mf_moe_sort *s)
     if (s->block < 1)
         return "unit_size: expected 1 or more rows per block";
     if (s->local_tokens && (*s->local_tokens < 0 || *s->local_tokens > s->tokens))
-        return "num_local_tokens: expected one number from 0 to the rows of topk_ids, not one per expert";
+        return "num_local_tokens: expected one number, from 0 to the number of rows of topk_ids, not a "
+               "number per expert";
     if (s->n_local < 0 || s->first < 0 || (s->n_local > 0 && (s->mask || s->first > s->experts - s->n_local)))
         return "local experts: expected a mask or a range within num_experts, not both";
     for (int32_t e = 0; s->mask && e < s->experts; e++) {
@@ -87,8 +88,8 @@ int mf_moe_sort(enum mf_sort sort, const struct mf_moe_sort *s, int threads, voi
     };
     int64_t rows = mf_blocks_sort(sort, &routes, &blocks, threads, (char *)workspace + map_bytes(s));
     if (rows < 0) {
-        *ret_why =
-            "topk_ids: routes and padding exceed int32 rows; use smaller blocks or fewer tokens per call";
+        *ret_why = "topk_ids: routes plus padding are more rows than int32 can count; use smaller blocks or "
+                   "fewer tokens per call";
         return (int)rows;
     }
     for (int64_t i = tokens * s->topk; out->reverse_sorted && i < s->tokens * s->topk; i++)

@@ -8,10 +8,10 @@
  *   reverse_sorted  int32 [tokens, topk] optional: row of each route, -1 for routes without a row
  *
  * mask is binary: an expert is local if its value is 1, and its local number is the number of local experts
- * before it. A map with -1 for remote experts is not a mask (every entry would count as local), so values
- * other than 0 and 1 are rejected. A range of experts needs no mask. Routes of remote experts and of invalid
- * ids get no row; experts without routes get no block. Tokens ascend within an expert, slots within a token.
- * If a token has the same expert twice, both routes get a row (AITER's one-shot kernel loses one).
+ * before it. In a map with -1 for remote experts, every entry would count as local; values other than 0 and 1
+ * are therefore rejected. A range of experts needs no mask. Routes of remote experts and of invalid ids get
+ * no row; experts without routes get no block. Tokens ascend within an expert, slots within a token. If a
+ * token has the same expert twice, both routes get a row (AITER's one-shot kernel loses one).
  *
  * local_tokens is the number of rows of topk_ids in use, which a dispatch knows only on the device; the other
  * rows are not read. The packing limits tokens to below 2^24, so that the padding is not a valid token, and
@@ -27,7 +27,7 @@ struct mf_moe_sort {
     int64_t tokens;
     int32_t topk, experts, block;
     const int32_t *mask; /* [experts], or NULL: all are local */
-    /* instead of a mask: first … first + n_local - 1 are local; n_local 0: no range */
+    /* instead of a mask: experts first … first + n_local - 1 are local; n_local 0: no range */
     int32_t first, n_local;
     const int32_t *local_tokens; /* [1], or NULL: all tokens */
 };
@@ -40,9 +40,11 @@ struct mf_moe_sort_out {
     size_t moe_buf_bytes;
 };
 
-/* Rows that AITER allocates: tokens·topk + experts·B - topk, enough for any routing. */
+/* Returns the number of rows that AITER allocates, tokens·topk + experts·B - topk, which is enough for any
+ * routing. */
 int64_t mf_moe_sort_rows(const struct mf_moe_sort *s);
 size_t mf_moe_sort_workspace(enum mf_sort sort, const struct mf_moe_sort *s, int threads);
-/* -EINVAL or -EOVERFLOW with the reason in *ret_why (static text); nothing is written then. */
+/* Returns -EINVAL or -EOVERFLOW with the reason in *ret_why (static text) and writes nothing in these cases.
+ */
 int mf_moe_sort(enum mf_sort sort, const struct mf_moe_sort *s, int threads, void *workspace,
                 const struct mf_moe_sort_out *out, const char **ret_why);

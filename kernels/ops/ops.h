@@ -2,14 +2,14 @@
  * contract, shapes, layouts and source of its operators.
  *
  *   align.h             moe_align_block_size (vLLM, SGLang): sorts routed tokens into blocks of one expert
- *   moe_sort.h          moe_sorting (AITER): the same with padding rows and weights
+ *   moe_sort.h          moe_sorting (AITER): sorts likewise, with padding rows and weights
  *   permute.h           row copies that the permute contracts share
  *   permute_vllm.h      moe_permute (vLLM)
  *   permute_megatron.h  permute, unpermute (Megatron-Core, Transformer Engine)
  *   permute_ascend.h    MoeTokenPermuteWithEP, MoeTokenUnpermuteWithEP (CANN)
- *   quant_move.h        permute and unpermute of quantised rows that dequantise on the way
+ *   quant_move.h        permute and unpermute of quantised rows, which they dequantise
  *   shuffle.h           orders of weights and scales that external kernels expect (AITER, cuBLAS)
- *   calibrate.h         the two global activation factors of NVFP4, from sample batches
+ *   calibrate.h         the two global activation factors of NVFP4, computed from sample batches
  *
  * family_hip_permute.c offers permute and unpermute on GPUs as a kernel family. */
 #pragma once

@@ -1,10 +1,10 @@
 /* Copies rows into expert order and back: the two loops behind every permute, gather, unpermute and combine.
  *
- * Both use the inverse map, row_of[token·topk + slot] = row in expert order or -1. Each token row is read
- * once and written to all its rows, and no index needs a division. Minimum traffic: a permutation reads T
- * rows and writes T·k; an unpermutation reads T·k rows and writes T. Streaming stores bypass the caches,
- * which is faster unless the written rows would stay in a cache; request plain stores if the next kernel
- * reads them from there.
+ * Both loops use the inverse map, row_of[token·topk + slot] = row in expert order or -1. Each token row is
+ * read once and written to all its rows, and no index needs a division. Minimum traffic: a permutation reads
+ * T rows and writes T·k; an unpermutation reads T·k rows and writes T. Streaming stores bypass the caches,
+ * which is faster unless the written rows would stay in a cache. Request plain stores if the next kernel
+ * reads the rows from a cache.
  *
  * Threads: a call runs on the pool and returns when it is complete. It allocates nothing. */
 #pragma once
@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Rows of one tensor; the scales of quantised rows are a second copy. */
+/* Rows of one tensor. The scales of quantised rows are a copy of their own. */
 struct mf_row_copy {
     const void *from;
     void *to;
@@ -33,9 +33,9 @@ struct mf_permute {
 };
 void mf_permute_rows(const struct mf_permute *p, int threads);
 
-/* to[t] = sum over the slots j of probs[t, j] · from[row_of[t, j] - first], j ascending, in fp32, rounded
- * once to bf16. Routes without a row or outside first … last - 1 are skipped; their rows and probs are not
- * read. A token without routes becomes zeros. */
+/* to[t] = sum over the slots j of probs[t, j] · from[row_of[t, j] - first], in ascending order of j, in fp32,
+ * rounded once to bf16. Routes without a row or with a row outside first … last - 1 are skipped; their rows
+ * and probs are not read. A token without routes becomes zeros. */
 struct mf_unpermute {
     const int32_t *row_of; /* [tokens, topk] */
     int64_t tokens;

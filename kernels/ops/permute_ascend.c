@@ -6,7 +6,7 @@
 #include "common/base/cleanup.h"
 #include "kernels/core/quant.h"
 
-/* limit of ids and of routes: CANN sorts them as floats, which represent them exactly */
+/* limit of ids and of routes: CANN sorts them as floats, which represent integers up to this one exactly */
 #define ID_MAX     16777214
 #define TOPK_MAX   512
 #define RADIX_BITS 12
@@ -67,7 +67,7 @@ int64_t mf_ascend_rows(const struct mf_ascend *a, const char **ret_why)
     return row_range(a).last - row_range(a).first;
 }
 
-/* Counters, and an order of all routes for ids of two digits. */
+/* Space for the counters and, for ids of two digits, an order of all routes. */
 size_t mf_ascend_workspace(const struct mf_ascend *a)
 {
     return (RADIX + (size_t)routes_of(a)) * sizeof(int32_t);
@@ -84,7 +84,8 @@ static void prefix(int32_t *counts)
 }
 
 /* Computes the row of each route in stable order of its id, by radix sort. Ids of one digit need one pass.
- * For two digits the low digit gives an order in which the high digit is counted. */
+ * Ids of two digits need two: the first pass orders the routes by the low digit, and the second pass goes
+ * through them in that order and sorts by the high digit. */
 static void invert_stable_sort(const struct mf_ascend *a, int32_t *workspace, int32_t *inverse)
 {
     int64_t n = routes_of(a), top = 0;
@@ -110,7 +111,7 @@ static void invert_stable_sort(const struct mf_ascend *a, int32_t *workspace, in
         inverse[order[i]] = counts[index_at(a, order[i]) / RADIX]++;
 }
 
-/* Copies rows in the order of indices. */
+/* Copies rows of `tokens` in the order of `indices`. */
 static void gather_padded(const struct mf_ascend *a, const char *tokens, size_t row_bytes, int64_t rows,
                           const struct mf_ascend_permuted *out)
 {

@@ -27,12 +27,13 @@ static const char *find_error(const struct mf_megatron *m)
     if (m->drop_and_pad && (m->num_out_tokens < 0 || m->num_out_tokens % m->experts != 0))
         return "num_out_tokens: with drop_and_pad expected a multiple of the number of experts";
     if (m->drop_and_pad && capacity(m) > m->tokens)
-        return "num_out_tokens: with drop_and_pad expected a capacity of at most the number of tokens: "
-               "padding rows are tokens that are not routed";
+        return "num_out_tokens: with drop_and_pad expected a capacity of at most the number of tokens, "
+               "because "
+               "padding rows are tokens that are not routed to the expert";
     if (m->drop_and_pad && m->align != 1)
         return "align_size: expected 1 with drop_and_pad; align the capacity instead";
     if ((int64_t)m->experts * (m->tokens + m->align) > INT32_MAX)
-        return "routing_map: tokens times experts exceed int32; split the batch";
+        return "routing_map: tokens times experts exceed the range of int32; split the batch";
     return NULL;
 }
 

@@ -8,7 +8,8 @@
  *                    and if there are fewer, the first tokens not routed to it, with probability 0
  *   align            each expert's rows are rounded up with rows of zeros; pad_offsets is the resulting
  *                    shift of each expert's rows
- * pad_routing_map rounds up beforehand, by adding tokens that are not routed to the expert.
+ * mf_megatron_pad_map is the alternative to align: before the permutation it adds routes of tokens that are
+ * not routed to the expert.
  *
  *   row_of       int32 [tokens, experts]  row of each routed token; -1 if not routed, dropped or padding
  *   token_of     int32 [rows]             token of each row; -1 for rows of zeros ("sorted_indices")
@@ -38,15 +39,15 @@ struct mf_megatron_map {
     int64_t *per_expert, *pad_offsets;
 };
 
-/* Returns the number of output rows; -EINVAL with the reason in *ret_why (static text). */
+/* Returns the number of output rows, or -EINVAL with the reason in *ret_why (static text). */
 int64_t mf_megatron_rows(const struct mf_megatron *m, const char **ret_why);
-/* Fills the map and returns the number of rows. Errors as above. */
+/* Fills the map and returns the number of rows, or an error as mf_megatron_rows does. */
 int64_t mf_megatron_map(const struct mf_megatron *m, const struct mf_megatron_map *out, const char **ret_why);
 /* Permutes rows of one tensor by a map of `rows` rows; rows with token_of -1 become zeros. */
 void mf_megatron_permute(const struct mf_megatron *m, const struct mf_megatron_map *map, int64_t rows,
                          const struct mf_row_copy *copy, bool stream, int threads);
-/* Adds routes to the map until each expert has a multiple of `multiple`: the first tokens not routed to it,
- * as long as there are any. */
+/* Adds routes to the map until each expert's number of routes is a multiple of `multiple`. Adds the first
+ * tokens that are not routed to the expert, as long as there are any. */
 void mf_megatron_pad_map(uint8_t *routing_map, int64_t tokens, int32_t experts, int32_t multiple);
 
 /* TransformerEngine's slot-major index map: map[j·tokens + t] = row of route (t, j), or -1 if the row is

@@ -31,7 +31,7 @@ static const char *find_error(const struct mf_vllm_permute *p)
     return NULL;
 }
 
-/* Marks each row with its local expert; padding and tail are -1. */
+/* Marks each row with its local expert, and padding and tail with -1. */
 static void mark_rows(const struct mf_vllm_permute *p, const struct mf_vllm_permuted *out)
 {
     for (int64_t row = 0; row < mf_vllm_rows(p); row++)
@@ -65,7 +65,7 @@ int mf_vllm_permute(enum mf_sort sort, const struct mf_vllm_permute *p, int thre
     };
     int64_t rows = mf_blocks_sort(sort, &routes, &blocks, threads, workspace);
     if (rows < 0) {
-        *ret_why = "topk_ids: routes and padding exceed int32 rows; split the batch";
+        *ret_why = "topk_ids: routes plus padding are more rows than int32 can count; split the batch";
         return (int)rows;
     }
     if (out->m_indices)

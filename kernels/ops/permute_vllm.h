@@ -5,9 +5,9 @@
  *   m_indices           int32 [rows]          local expert of each row; padding and tail hold -1
  *   permuted            [rows, ...]           token rows, and their scales if present
  *
- * With align, every expert's rows begin at a multiple of it (DeepGEMM's contiguous layout); padding rows are
- * not written. Remote experts, -1 in expert_map, get no row. Local numbers are below n_local, in any order.
- * At most tokens·topk + n_local·(align - 1) rows, rounded up to align, are in use. unpermute is
+ * With `align`, every expert's rows begin at a multiple of `align` (DeepGEMM's contiguous layout); padding
+ * rows are not written. Remote experts, -1 in expert_map, get no row. Local numbers are below n_local, in any
+ * order. At most tokens·topk + n_local·(align - 1) rows, rounded up to `align`, are in use. unpermute is
  * mf_unpermute_rows() with the same inverse. It skips routes without a row instead of multiplying by 0, so
  * uninitialised rows never reach a sum. */
 #pragma once
@@ -35,6 +35,7 @@ struct mf_vllm_permuted {
 
 int64_t mf_vllm_rows(const struct mf_vllm_permute *p);
 size_t mf_vllm_workspace(enum mf_sort sort, const struct mf_vllm_permute *p, int threads);
-/* -EINVAL or -EOVERFLOW with the reason in *ret_why (static text); nothing is written then. */
+/* Returns -EINVAL or -EOVERFLOW with the reason in *ret_why (static text) and writes nothing in these cases.
+ */
 int mf_vllm_permute(enum mf_sort sort, const struct mf_vllm_permute *p, int threads, void *workspace,
                     const struct mf_vllm_permuted *out, const char **ret_why);

@@ -1,5 +1,5 @@
-/* Dequantises rows while moving them: permutes quantised tokens into expert order as bf16, if a dispatch
- * sends fewer bits than the GEMM reads, and decodes quantised expert outputs while adding them to their
+/* Dequantises rows while moving them. Permutes quantised tokens into expert order as bf16, for a dispatch
+ * that sends fewer bits than the GEMM reads. Decodes quantised expert outputs while adding them to their
  * tokens. Quantising on the way into expert order is a step of family move.
  *
  * These are stand-alone operators, not steps: a layer has 16-bit x and y and quantises only x and h
@@ -19,12 +19,12 @@ struct mf_quantised_rows {
     float global;
 };
 
-/* Bytes of workspace for `threads` threads. */
+/* Returns the bytes of workspace that `threads` threads need. */
 size_t mf_quant_move_workspace(size_t width, int threads);
-/* p defines the rows; its copies are ignored. `to` is bf16 [last - first, width]. Each token is decoded once.
- */
+/* `p` defines the rows; its copies are ignored. `to` is bf16 [last - first, width]. Each token is decoded
+ * once. */
 void mf_permute_decoded(const struct mf_permute *p, const struct mf_quantised_rows *from, size_t width,
                         uint16_t *to, float *workspace, int threads);
-/* mf_unpermute_rows() for quantised rows; u->from is ignored. */
+/* Does the same as mf_unpermute_rows(), for quantised rows; u->from is ignored. */
 void mf_unpermute_decoded(const struct mf_unpermute *u, const struct mf_quantised_rows *from,
                           float *workspace, int threads);

@@ -12,7 +12,7 @@ static size_t round_up(size_t n, size_t step)
     return (n + step - 1) / step * step;
 }
 
-/* Rows and columns are padded to multiples of these or, without padding, must be multiples. */
+/* Rows and columns must be multiples of these numbers, or are padded to multiples if `pads` is true. */
 struct granularity {
     size_t rows, cols;
     bool pads;
@@ -49,7 +49,8 @@ bool mf_shuffle_legal(enum mf_shuffle s, const struct mf_shuffle_size *z, char *
     if (g.pads || (z->rows % g.rows == 0 && z->cols % g.cols == 0))
         return true;
     mf_format(why, why_cap,
-              "%s requires multiples of %zu rows and %zu columns: %zu rows leave %zu, %zu columns leave %zu",
+              "%s requires multiples of %zu rows and %zu columns; %zu rows leave a remainder of %zu, %zu "
+              "columns a remainder of %zu",
               mf_shuffle_name(s), g.rows, g.cols, z->rows, z->rows % g.rows, z->cols, z->cols % g.cols);
     return false;
 }
@@ -60,21 +61,21 @@ size_t mf_shuffle_elements(enum mf_shuffle s, const struct mf_shuffle_size *z)
     return round_up(z->rows, g.rows) * round_up(z->cols, g.cols);
 }
 
-/* Parts of K have 16 bytes, kp elements. */
+/* K is divided into parts of 16 bytes, which have kp elements. */
 static size_t index_16x16(const struct mf_shuffle_size *z, size_t n, size_t k)
 {
     size_t kp = z->four_bit ? 32 : 16 / (size_t)z->element_bytes, parts = 32 / kp;
     return ((n / 16 * (z->cols / 32) + k / 32) * parts + k % 32 / kp) * 16 * kp + n % 16 * kp + k % kp;
 }
 
-/* View (N0, 16, K0, 4, 16) as (N0, K0, 4, 16, 16); with gate and up (2, N0, …) as (N0, 2, …). */
+/* View (N0, 16, K0, 4, 16) is stored as (N0, K0, 4, 16, 16); with gate and up, (2, N0, …) as (N0, 2, …). */
 static size_t index_a16w4(const struct mf_shuffle_size *z, bool gate_up, size_t n, size_t k)
 {
     size_t half = z->rows / 2, block = gate_up ? n % half / 16 * 2 + n / half : n / 16;
     return (((block * (z->cols / 64) + k / 64) * 4 + k % 64 / 16) * 16 + n % 16) * 16 + k % 16;
 }
 
-/* View (2, N1, 2, 16, K1, 2, 4) as (N1, K1, 4, 16, 2, 2): the first dimension is gate and up. */
+/* View (2, N1, 2, 16, K1, 2, 4) is stored as (N1, K1, 4, 16, 2, 2). The first dimension is gate and up. */
 static size_t index_a16w4_scale(const struct mf_shuffle_size *z, size_t n, size_t k)
 {
     size_t half = z->rows / 2, g = n / half, r = n % half;
@@ -165,7 +166,7 @@ void mf_int4_unpack_a16wi4(const uint8_t in[4], int8_t v[8])
     }
 }
 
-/* Element stored in each nibble, from the highest. */
+/* Element that each nibble stores, from the highest nibble. */
 static const int w4a8_order[8] = {0, 2, 4, 6, 1, 3, 5, 7};
 
 uint32_t mf_int4_pack_w4a8(const int8_t e[8])

@@ -3,10 +3,11 @@
  * order's fill value. Sources: ROCm/aiter (ops/shuffle.py, fused_moe.py), NVIDIA (cuBLAS block scaling,
  * "32_4_4"), FlashInfer.
  *
- *   16x16       shuffle_weight(layout=(16,16)): 16 rows, 32 elements of K in 16-byte parts (int4: 32)
- *   a16w4       shuffle_weight_a16w4: 16 rows, 4 parts of 16 bytes of K; with gate_up, tiles of 16 gate rows
- *               and of the corresponding 16 up rows alternate
- *   a16w4_scale the same for the e8m0 scales of w1, [rows, K/32]
+ *   16x16       shuffle_weight(layout=(16,16)): tiles of 16 rows, with K in parts of 16 bytes (int4: of 32
+ *               values)
+ *   a16w4       shuffle_weight_a16w4: tiles of 16 rows by 4 parts of 16 bytes of K; with gate_up, tiles of
+ *               16 gate rows alternate with tiles of the corresponding 16 up rows
+ *   a16w4_scale the matching order of the e8m0 scales of w1, [rows, K/32]
  *   e8m0        e8m0_shuffle: rows padded to 256, columns to 8
  *   e8m0_1250   gfx1250: tiles of 32 rows by 4 columns, padded with 0x7f
  *   32_4_4      NVFP4 swizzle: rows padded to 128, columns to 4, with zeros; each expert begins a new matrix
@@ -35,22 +36,23 @@
 /* clang-format on */
 MF_NAMES_DECLARE(mf_shuffle, MF_SHUFFLE_, MF_SHUFFLE_MAP);
 
-/* The matrix of one expert. Columns count elements: bytes of a8w8, 16-bit elements of bf16, bytes of two
- * four-bit values. */
+/* The matrix of one expert. Columns count elements: bytes for a8w8, 16-bit elements for bf16, bytes of two
+ * values each for four-bit formats. */
 struct mf_shuffle_size {
     size_t rows, cols;
     int element_bytes; /* 1 or 2 */
-    bool four_bit;     /* int4 with 16x16: cols counts values, in parts of 32 */
+    bool four_bit;     /* int4 with 16x16: cols counts values, and parts have 32 values */
 };
 
-/* True if the order supports the size; otherwise false with the reason in why. */
+/* True if the order supports the size; otherwise returns false with the reason in why. */
 bool mf_shuffle_legal(enum mf_shuffle s, const struct mf_shuffle_size *size, char *why, size_t why_cap);
-/* Elements of the shuffled matrix, including padding. */
+/* Returns the number of elements of the shuffled matrix, including padding. */
 size_t mf_shuffle_elements(enum mf_shuffle s, const struct mf_shuffle_size *size);
-/* Place of element (row, col). */
+/* Returns the place of element (row, col). */
 size_t mf_shuffle_index(enum mf_shuffle s, const struct mf_shuffle_size *size, size_t row, size_t col);
-/* Shuffles the consecutive matrices of `experts` experts; `to` has mf_shuffle_elements() elements per expert.
- * Elements have one or two bytes. For four-bit values with 16x16 use mf_int4_pack_a16wi4(). */
+/* Shuffles the matrices of `experts` experts, stored one after the other. `to` has mf_shuffle_elements()
+ * elements per expert. Elements have one or two bytes. For four-bit values with 16x16 use
+ * mf_int4_pack_a16wi4(). */
 void mf_shuffle_apply(enum mf_shuffle s, const struct mf_shuffle_size *size, size_t experts, const void *from,
                       void *to);
 void mf_shuffle_undo(enum mf_shuffle s, const struct mf_shuffle_size *size, size_t experts, const void *from,
@@ -62,15 +64,15 @@ void mf_shuffle_undo(enum mf_shuffle s, const struct mf_shuffle_size *size, size
  * v4 << 4 | v0, v5 << 4 | v1, v6 << 4 | v2, v7 << 4 | v3. */
 void mf_int4_pack_a16wi4(const int8_t v[8], uint8_t out[4]);
 void mf_int4_unpack_a16wi4(const uint8_t in[4], int8_t v[8]);
-/* AITER's w4a8 word: e0 e2 e4 e6 e1 e3 e5 e7 from the highest nibble. */
+/* Returns AITER's w4a8 word, which holds e0 e2 e4 e6 e1 e3 e5 e7 from the highest nibble. */
 uint32_t mf_int4_pack_w4a8(const int8_t e[8]);
 void mf_int4_unpack_w4a8(uint32_t word, int8_t e[8]);
-/* Converts GPTQ's uint4b8, which has an offset of 8. */
+/* Converts a value of GPTQ's uint4b8 format, which has an offset of 8. */
 static inline int8_t mf_int4_from_uint4b8(uint8_t nibble)
 {
     return (int8_t)((int)(nibble & 15) - 8);
 }
-/* Index of scale (n, g) of [N, K/32] in AITER's (K/32/2, N, 2). */
+/* Returns the index of scale (n, g) of [N, K/32] in AITER's order (K/32/2, N, 2). */
 static inline size_t mf_int4_scale_index(size_t n_rows, size_t n, size_t g)
 {
     return (g / 2 * n_rows + n) * 2 + g % 2;
@@ -78,7 +80,7 @@ static inline size_t mf_int4_scale_index(size_t n_rows, size_t n, size_t g)
 
 /* --- conversion of e4m3fn to e4m3fnuz --- */
 
-/* Converts e4m3fn bytes in place; the caller doubles the scales, because the same bits mean half the value in
- * e4m3fnuz. Bytes are unchanged except 0x80 (-0, NaN in e4m3fnuz), which becomes 0x00. Returns the number of
- * NaNs (0x7f, 0xff), which have no equivalent. */
+/* Converts e4m3fn bytes in place. The caller must double the scales, because the same bits mean half the
+ * value in e4m3fnuz. Only one byte changes: 0x80 (-0, but NaN in e4m3fnuz) becomes 0x00. Returns the number
+ * of NaNs (0x7f, 0xff), which have no equivalent. */
 size_t mf_fp8fn_to_fnuz(uint8_t *codes, size_t n);

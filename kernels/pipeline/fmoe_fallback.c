@@ -13,10 +13,10 @@
 
 /* Steps offered for the shape, with estimated times. */
 struct offered {
-    struct mf_offer offer; /* first: the callbacks get it back */
+    struct mf_offer offer; /* must be first: the callbacks cast its address to this struct */
     const struct mf_device *device;
     const struct mf_shape *shape;
-    const char *layout[2]; /* of w1 and w2; NULL: any */
+    const char *layout[2]; /* layouts of w1 and w2; NULL: any */
     struct mf_step *steps;
     double *us;
     size_t n, cap_steps, cap_us;
@@ -24,7 +24,7 @@ struct offered {
 
 /* ---- estimates ---- */
 
-/* Peak rates for the roofline estimate: measured ones if the device has them. Otherwise nominal ones, of
+/* Peak rates for the roofline estimate: measured rates if the device has them, otherwise nominal ones, of
  * which only the ratio matters. */
 struct balance {
     double gflops, gbs, gap_us;
@@ -39,7 +39,7 @@ static struct balance balance_of(const struct mf_device *d)
     return strcmp(d->ops->kind, "cpu") == 0 ? cpu : gpu;
 }
 
-/* CPU threads of a step, from "_t<N>" in its name; 1 if absent. */
+/* Returns the CPU threads of a step, from "_t<N>" in its name; 1 if the name has no such part. */
 static double threads_of(const struct mf_step *step)
 {
     double threads = 1;
@@ -53,8 +53,9 @@ static double threads_of(const struct mf_step *step)
     return threads;
 }
 
-#define CACHE_SPEEDUP 4 /* cached weights are reread this many times faster than from memory */
-/* compute and memory time overlap: 1/OVERLAP of the shorter one adds to the longer one */
+/* reading cached weights again is this many times faster than reading them from memory */
+#define CACHE_SPEEDUP 4
+/* Compute and memory time overlap: 1/OVERLAP of the shorter time is added to the longer time. */
 #define OVERLAP 4
 
 static double estimate(const struct offered *o, const struct mf_step *step)
@@ -149,7 +150,8 @@ static bool all_offered(const struct offered *o, const char *pipeline)
 }
 
 /* Distance of a row from the shape. Rows of the same layer model come first: those with larger token counts
- * (from -2000), then those with smaller ones (from -1000), the nearest first. INFINITY: not comparable. */
+ * have distances from -2000, those with smaller counts from -1000, and nearer rows have smaller distances.
+ * INFINITY if the row is not comparable. */
 static double distance(const struct mf_shape *asked, const struct mf_shape *row)
 {
     struct mf_shape same = *row;
@@ -172,7 +174,7 @@ static double distance(const struct mf_shape *asked, const struct mf_shape *row)
            fabs(log2((double)row->expert / asked->expert)) + fabs(log2((double)row->topk / asked->topk));
 }
 
-/* Finds the nearest row with all steps offered. -ENOENT if there is none. */
+/* Finds the nearest row whose steps are all offered. Returns -ENOENT if there is none. */
 static int nearest_row(const struct mf_fmoe *f, const struct offered *o, struct mf_fmoe_choice *ret)
 {
     double least = (double)INFINITY;

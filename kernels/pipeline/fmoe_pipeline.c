@@ -12,14 +12,15 @@
 #define ALIGN            64
 #define MAX_TENSOR_SPECS (2 * MF_PATH_STEPS_MAX * MF_STEP_TENSOR_SPECS_MAX)
 
-/* A buffer of the pipeline. If two steps give the same tensor spec, each has its own slot. */
+/* A buffer of the pipeline. If two steps give the same tensor spec, each of the two outputs has its own slot.
+ */
 struct slot {
     struct mf_tensor_spec tensor_spec;
     int n_parts;
     struct mf_part parts[MF_PARTS_MAX];
     size_t bytes;             /* all parts, each aligned */
-    int first, last;          /* steps between which it is live; first = -1: bound by the caller */
-    int aliases;              /* >= 0: shares the memory of that slot (an accumulation) */
+    int first, last;          /* steps between which the slot is live; first = -1: bound by the caller */
+    int aliases;              /* >= 0: shares the memory of slot number `aliases` (an accumulation) */
     size_t offset;            /* in the arena */
     struct mf_tensor_ref ref; /* bound address */
 };
@@ -47,7 +48,7 @@ struct mf_pipeline {
 /* ---- finding a step by its name ---- */
 
 struct finder {
-    struct mf_offer offer; /* first: the callbacks get it back */
+    struct mf_offer offer; /* must be first: the callbacks cast its address to this struct */
     const char *name;
     struct mf_step *found;
     bool is_found;
@@ -107,7 +108,7 @@ static int find_step(struct mf_pipeline *p, const struct mf_family_set *extra, c
                        .found = &b->step,
                        .why = why,
                        .why_cap = cap};
-    mf_format(why, cap, "family %s offers no step %s for this shape on %s/%d", family, step_name,
+    mf_format(why, cap, "family %s offers no step %s for this shape on %s/%d", b->family->name, step_name,
               p->device->info.class.gfx, p->device->info.class.cu_num);
     r = mf_family_enumerate(b->family, &p->device->info, &p->shape, &f.offer);
     if (r < 0)
@@ -148,7 +149,7 @@ static int add_slot(struct mf_pipeline *p, const struct mf_tensor_spec *a, int f
     return (int)p->n_slots++;
 }
 
-/* Latest slot with that tensor spec; -1 if no step gives it. */
+/* Returns the latest slot with that tensor spec, or -1 if no step gives it. */
 static int find_slot(const struct mf_pipeline *p, const struct mf_tensor_spec *a)
 {
     for (size_t i = p->n_slots; i-- > 0;) {
@@ -186,7 +187,8 @@ static int wire_needs(struct mf_pipeline *p, int at, char *why, size_t cap)
     return 0;
 }
 
-/* Slot that owns the memory of `slot`; it must live as long as all slots that share it. */
+/* Returns the slot that owns the memory of `slot`. The owner must live as long as all slots that share its
+ * memory. */
 static int owner_of(const struct mf_pipeline *p, int slot)
 {
     while (p->slots[slot].aliases >= 0)
@@ -251,7 +253,7 @@ static bool lifetimes_overlap(const struct slot *a, const struct slot *b)
     return a->first <= b->last && b->first <= a->last;
 }
 
-/* Lowest offset at which s overlaps no placed slot that is live at the same time. */
+/* Returns the lowest offset at which s overlaps no placed slot that is live at the same time. */
 static size_t find_offset(const struct mf_pipeline *p, const int *placed, size_t n_placed,
                           const struct slot *s)
 {
@@ -329,7 +331,7 @@ static int check_single_layout(const struct mf_pipeline *p, char *why, size_t ca
     return 0;
 }
 
-/* Steps of a pipeline to open: by name or, if text is NULL, as offered by their families. */
+/* Steps of a pipeline to open: given by name or, if text is NULL, as their families offered them. */
 struct recipe {
     const char *text;
     const struct mf_step *steps;
@@ -441,7 +443,7 @@ struct mf_tensor_spec mf_pipeline_weight(const struct mf_pipeline *p, enum mf_te
     return mf_plain_w(&p->shape, w, "row");
 }
 
-/* Every tensor bound by the caller that is not an input is the output. */
+/* A tensor that the caller binds and that is not an input is the output. */
 static struct mf_tensor_ref caller_ref(const struct mf_tensor_spec *a, const struct mf_fmoe_args *args)
 {
     const struct mf_tensor_ref *const inputs[MF_TENSOR_N_] = {

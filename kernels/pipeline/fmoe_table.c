@@ -15,11 +15,12 @@
 struct file {
     char *path;
     struct mf_table *table;
-    size_t *index_of; /* per table row: index into mf_fmoe.rows; SIZE_MAX: not served */
+    size_t *index_of; /* for each table row its index in mf_fmoe.rows, or SIZE_MAX if the row is not served */
 };
 
-struct row_ref { /* file index, and row index in its table */
-    size_t file, row;
+struct row_ref {
+    size_t file, row; /* index of the file, and index of the row in the file's table */
+    char *pipeline;   /* with current family names; NULL for foreign rows */
 };
 
 struct mf_fmoe {
@@ -38,8 +39,8 @@ static const struct mf_table_row *row_at(const struct mf_fmoe *f, const struct r
     return &f->files[p->file].table->rows[p->row];
 }
 
-/* FOREIGN: a step's family is not in this build, for example from a foreign runner or a shared object. The
- * row is valid but skipped and counted. */
+/* FOREIGN: a step's family is not in this build, for example because it belongs to a foreign runner or a
+ * shared object. The row is valid but skipped and counted. */
 enum verdict { SERVED, FOREIGN, BROKEN };
 
 /* Checks one name of a pipeline, "family:step". The family must be for this device kind. */
@@ -73,7 +74,8 @@ static enum verdict judge_row(const struct mf_table_row *row, const char *device
     enum verdict row_is = SERVED;
     size_t len;
 
-    *ret_why = "column pipeline is empty: the row was not tuned by moefarm; export with consumer=moefarm";
+    *ret_why =
+        "column pipeline is empty, so libfmoe cannot run the row; export the table with consumer=moefarm";
     if (!pipeline || !*pipeline)
         return BROKEN;
     *ret_why = "column us: expected a positive time";
@@ -96,7 +98,7 @@ static int refuse(const char *path, int64_t line, const char *reason, char *why,
     return -EBADMSG;
 }
 
-/* Refuses two rows with the same key: production would use the one it happens to read first. */
+/* Rejects two rows with the same key, because production would use whichever it reads first. */
 static int refuse_clashes(const struct mf_fmoe *f, char *why, size_t why_cap)
 {
     _cleanup_(mf_freep) struct mf_table_clash *clashes = NULL;
@@ -121,6 +123,13 @@ static int refuse_clashes(const struct mf_fmoe *f, char *why, size_t why_cap)
     return refuse(clashes[0].table_b->name, clashes[0].b->line, reason, why, why_cap);
 }
 
+static char *current_pipeline(const struct mf_table_row *row)
+{
+    char text[MF_PIPELINE_TEXT_MAX];
+    int r = mf_pipeline_text_current(row->own[MF_OWN_PIPELINE], text, sizeof(text));
+    return strdup(r == 0 ? text : row->own[MF_OWN_PIPELINE]);
+}
+
 static int take_rows(struct mf_fmoe *f, size_t file, const char *device_kind,
                      const struct mf_family_set *extra, char *why, size_t why_cap)
 {
@@ -128,7 +137,7 @@ static int take_rows(struct mf_fmoe *f, size_t file, const char *device_kind,
 
     for (size_t i = 0; i < t->n_rows; i++) {
         const struct mf_table_row *row = &t->rows[i];
-        const struct row_ref place = {file, i};
+        struct row_ref place = {file, i, NULL};
         const char *problem;
 
         f->files[file].index_of[i] = SIZE_MAX;
@@ -142,6 +151,11 @@ static int take_rows(struct mf_fmoe *f, size_t file, const char *device_kind,
             continue;
         case SERVED:
             break;
+        }
+        place.pipeline = current_pipeline(row);
+        if (!place.pipeline) {
+            mf_format(why, why_cap, "out of memory");
+            return -ENOMEM;
         }
         f->files[file].index_of[i] = f->n;
         f->rows[f->n++] = place;
@@ -220,6 +234,8 @@ struct mf_fmoe *mf_fmoe_close(struct mf_fmoe *f)
         mf_table_free(f->files[i].table);
         free(f->files[i].index_of);
     }
+    for (size_t i = 0; i < f->n; i++)
+        free(f->rows[i].pipeline);
     free(f->files);
     free(f->rows);
     free(f->foreign);
@@ -266,7 +282,7 @@ int mf_fmoe_row(const struct mf_fmoe *f, size_t i, struct mf_shape *ret_shape, d
     row = row_at(f, &f->rows[i]);
     *ret_shape = row->shape;
     *ret_us = row->us;
-    *ret_pipeline = row->own[MF_OWN_PIPELINE];
+    *ret_pipeline = f->rows[i].pipeline;
     return 0;
 }
 

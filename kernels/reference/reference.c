@@ -12,14 +12,14 @@
 #include "kernels/core/quant.h"
 #include "kernels/core/vector.h"
 
-#define TILE 32 /* activation rows that share a dequantised weight row */
+#define TILE 32 /* activation rows that are multiplied by a weight row while it is dequantised */
 
 static double sigmoid(double x)
 {
     return 1 / (1 + exp(-x));
 }
 
-/* Clamp limit of the activation; infinity if it has none. */
+/* Returns the clamp limit of the activation, or infinity if it has none. */
 static double limit_of(const struct mf_shape *s)
 {
     if (s->act_limit > 0)
@@ -118,7 +118,8 @@ void mf_reference_requantise(const struct mf_reference *r, const struct mf_tenso
 
 typedef float v16 __attribute__((vector_size(64)));
 
-/* Partial sum i accumulates products i, i + 16, …; the 16 partial sums are added pairwise: 8, 4, 2, 1. */
+/* Partial sum i accumulates products i, i + 16, …. The 16 partial sums are then added pairwise, to 8, 4, 2
+ * and 1. */
 MF_VECTOR_BODY(static, void, dots,
                (const float *w, const float *rows, size_t stride, int n_rows, size_t K, float *out),
                (w, rows, stride, n_rows, K, out), {
@@ -156,10 +157,10 @@ struct job {
     struct mf_reference_engine *engine; /* NULL: use the CPU pool */
     struct mf_reference *out;
     struct mf_reference_slots slots;
-    float *h_exact; /* before rounding to bf16 */
-    /* from h_exact, for the cost of quantising; NULL if h is not quantised, or with an engine */
+    float *h_exact; /* h before rounding to bf16 */
+    /* z computed from h_exact, for the cost of quantising; NULL if h is not quantised or an engine is used */
     float *z_exact;
-    float *scratch; /* per thread: a tile and a weight row */
+    float *scratch; /* for each thread, a tile and a weight row */
     size_t scratch_floats;
 };
 
@@ -192,7 +193,7 @@ void mf_reference_ungroup(struct mf_reference_slots *s)
     *s = (struct mf_reference_slots){0};
 }
 
-/* Writes the zero rows of slots of remote experts. */
+/* Writes the rows of zeros for slots of remote experts. */
 static void zero_remote(struct job *j)
 {
     const struct mf_shape *s = &j->data->shape;
@@ -215,7 +216,7 @@ static void zero_remote(struct job *j)
     }
 }
 
-/* Compared as integers, magnitude bits have the order of the magnitudes, with NaN above all. */
+/* As integers, the bits of magnitudes compare like the magnitudes; NaN compares above all of them. */
 static void raise_amax(float *amax, const float *row, size_t n)
 {
     uint32_t top = 0, known, bits;
@@ -266,7 +267,7 @@ static void load_x(const struct job *j, int64_t slot, float *to)
         mf_bf16_to_floats(j->data->x + t * H, (size_t)H, to);
 }
 
-/* One tile of rows of one expert, and this thread's range of weight rows. */
+/* One tile of rows of one expert, and the range of weight rows that this thread processes. */
 struct tile {
     const int64_t *slots;
     int n;
@@ -351,7 +352,7 @@ float mf_reference_error(double difference, double norm)
     return norm > 0 ? (float)sqrt(difference / norm) : 0;
 }
 
-/* 16 partial sums as in dot products: values i, i + 16, … */
+/* 16 partial sums as in dot products: partial sum i adds values i, i + 16, …. */
 MF_VECTOR_BODY(static, void, add_squares,
                (const float *a, const float *b, size_t n, double *difference, double *norm),
                (a, b, n, difference, norm), {
@@ -456,7 +457,7 @@ static void y_thread(void *context, int thread, int n_threads)
     }
 }
 
-/* Allocates arrays of a block one after the other. block NULL: only computes the size. */
+/* Allocates arrays one after the other in a block. If block is NULL, it only computes the size. */
 struct block_layout {
     uint8_t *block;
     size_t bytes;

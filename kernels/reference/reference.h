@@ -1,8 +1,8 @@
 /* Reference results: the expected contents of every tensor spec of a shape.
  *
- * An fp32 kernel on the dequantised inputs, threaded over weight rows, with each dot product in a fixed order
- * of 16 partial sums. It creates the inputs of steps and the results they are compared with. The tests
- * compare it with a double-precision reference (tests/support/kernels/reference_double.h).
+ * An fp32 kernel on the dequantised inputs, threaded over weight rows. It computes each dot product in a
+ * fixed order of 16 partial sums. It creates the inputs of steps and the results that outputs are compared
+ * with. The tests compare it with a double-precision reference (tests/support/kernels/reference_double.h).
  *
  * Activations of gate g and up u (w1 has the gate rows first):
  *   Silu      g·sigmoid(g)·u
@@ -14,8 +14,8 @@
  *   SiluStep  min(silu(g), L)·clamp(u, -L, L): clamped after silu (vLLM, SwigluStepAndMul)
  * Silu with a limit L clamps first: g = min(g, L), u = clamp(u, -L, L) (DeepSeek-V4, SiluAndMulWithClamp).
  *
- * With use_g1u1 = 0 there is no up half, and the activation is the gate factor alone: for Swiglu min(g,
- * 7)·sigmoid(1.702·g) with g clamped first, for No g.
+ * With use_g1u1 = 0 there is no up half, and the activation is the gate factor alone. For Swiglu the gate
+ * factor is min(g, 7)·sigmoid(1.702·min(g, 7)), for No it is g.
  *
  * With doweight_stage1 gemm1's output is multiplied by the routing weight before the activation, and the
  * combine is a plain sum. The bias b1 is added after that multiplication, before the activation and its
@@ -30,7 +30,8 @@
 #include "kernels/core/tensors.h"
 
 double mf_activate(const struct mf_shape *shape, double gate, double up);
-double mf_activate_gate(const struct mf_shape *shape, double gate); /* for use_g1u1 = 0 */
+/* the gate factor alone, for use_g1u1 = 0 */
+double mf_activate_gate(const struct mf_shape *shape, double gate);
 
 /* Inputs of a layer: weights in `row` layout, in the shape's format. */
 struct mf_layer_data {
@@ -43,81 +44,84 @@ struct mf_layer_data {
 };
 
 /* References of a layer in fp32, dequantised, in slot order (row t*k + j) unless stated otherwise. Slots of
- * remote experts have rows of zeros. All arrays are in one block, which begins with the two magnitudes and
- * depends only on shape, routing and seed, so that it can be stored and reused. */
+ * remote experts have rows of zeros. All arrays are in one block, which begins with the two magnitudes. The
+ * block depends only on shape, routing and seed, so that it can be stored and reused. */
 struct mf_reference {
-    void *block;   /* owned; NULL: the block belongs to the caller */
+    void *block;   /* the block, if this struct owns it; NULL if it belongs to the caller */
     float *x;      /* quantised and dequantised x [T,H]; NULL for shapes without quantised activations */
-    float *g;      /* [T*k, 2I] from the quantised x, without routing weight and b1 */
+    float *g;      /* [T*k, 2I] computed from the quantised x, without routing weight and b1 */
     float *h_bf16; /* h rounded to bf16 [T*k, I] */
     /* h as gemm2 reads it: h_bf16 quantised and dequantised, or h_bf16 itself for shapes without quantised
      * activations */
     float *h;
-    /* Largest magnitudes of x and of h_bf16, NaN if one of the elements is NaN. They determine per-tensor
-     * scales and the calibrated factors of x and h. */
+    /* Largest magnitudes of x and of h_bf16; NaN if an element is NaN. They determine per-tensor scales and
+     * the calibrated factors of x and h. */
     float x_amax, h_amax;
-    /* [T*k, H] from that h, with b2, without the routing weight. NULL: omitted from the block because an
+    /* [T*k, H] computed from h, with b2, without the routing weight. NULL if the block omits z because an
      * engine can recompute it. */
     float *z;
     float *y; /* [T,H], not rounded */
     /* Cost of quantising h, per row: relative error of h, z and y of the plain quantised pipeline compared
-     * with the pipeline that does not quantise h. Row limits derive from it. NULL for shapes without
-     * quantisation. */
+     * with the pipeline that does not quantise h. Row limits derive from these errors. NULL for shapes
+     * without quantisation. */
     float *h_error, *z_error; /* [T*k] */
     float *y_error;           /* [T] */
 };
 
-/* Computes all references. Allocates out's arrays; release them with mf_reference_release. -ENOMEM; -EINVAL
- * if the shape's formats have no reference. */
+/* Computes all references and allocates the arrays of `out`; release them with mf_reference_release. Returns
+ * -ENOMEM, or -EINVAL if the shape's formats have no reference. */
 int mf_reference_make(const struct mf_layer_data *data, struct mf_reference *out);
-/* Size of a shape's block in bytes, with or without z. -EINVAL as above, with *ret = 0. */
+/* Computes the size of a shape's block in bytes, with or without z. Returns -EINVAL, with *ret = 0, if the
+ * shape's formats have no reference. */
 int mf_reference_bytes(const struct mf_shape *shape, bool with_z, size_t *ret);
-/* Slots grouped by expert: those of expert e are slots[first[e]] … slots[first[e + 1] - 1], ascending. */
+/* Slots grouped by expert: the slots of expert e are slots[first[e]] … slots[first[e + 1] - 1], ascending. */
 struct mf_reference_slots {
     int64_t *first, *slots;
 };
-/* -ENOMEM. Call mf_reference_ungroup in any case. */
+/* Returns 0 or -ENOMEM. Call mf_reference_ungroup in both cases. */
 int mf_reference_group(const struct mf_layer_data *data, struct mf_reference_slots *ret);
 void mf_reference_ungroup(struct mf_reference_slots *s);
-/* Computes the GEMMs elsewhere than on the CPU pool, for example on a GPU, with the same bits and with its
- * own weights. Rows of slots of remote experts are zeros. mf_reference_make_in returns a negative result of a
- * callback. */
+/* Computes the GEMMs outside the CPU pool, for example on a GPU, with the same bits and with its own copy of
+ * the weights. Rows of slots of remote experts are zeros. mf_reference_make_in returns the negative result of
+ * a failed callback. */
 struct mf_reference_engine {
     bool recomputes_z; /* the engine can recompute z, so blocks omit it */
     /* Computes g from the quantised x. */
     int (*gemm1)(struct mf_reference_engine *e, const struct mf_layer_data *data,
                  const struct mf_reference_slots *slots, struct mf_reference *out);
-    /* Computes y from h, and z if out has it. For shapes that quantise h, also z_error and y_error, by
-     * comparison with the results of h_exact. */
+    /* Computes y from h, and z if `out` has it. For shapes that quantise h, also computes z_error and y_error
+     * by comparison with the results from h_exact. */
     int (*gemm2)(struct mf_reference_engine *e, const struct mf_layer_data *data,
                  const struct mf_reference_slots *slots, const float *h_exact, struct mf_reference *out);
 };
-/* Computes into the caller's block, which has the size of mf_reference_bytes and 64-byte alignment. engine
- * NULL: the CPU pool computes everything; otherwise data's weights are not read. */
+/* Computes into the caller's block, which has the size of mf_reference_bytes and 64-byte alignment. If engine
+ * is NULL, the CPU pool computes everything; otherwise the weights of `data` are not read. */
 int mf_reference_make_in(const struct mf_layer_data *data, struct mf_reference_engine *engine, void *block,
                          struct mf_reference *out);
-/* Relative error of a row from the sum of squared differences and the sum of squares of the row. */
+/* Returns the relative error of a row: `difference` is the sum of squared differences, `norm` the sum of
+ * squares of the row. */
 float mf_reference_error(double difference, double norm);
 /* Maps a block that was computed for the same shape. The block must not change afterwards. */
 void mf_reference_open(const struct mf_shape *shape, bool with_z, const void *block,
                        struct mf_reference *out);
 void mf_reference_release(struct mf_reference *r);
 
-/* Returns the expected dequantised row of a tensor spec, and the factor to multiply it by (the routing weight
- * for gw and zw, otherwise 1). `row` is a token for x and y, a slot row t*k + j for the others. NULL: the
- * tensor spec has no reference, or it needs z and r has none. For dequantised weights use
- * mf_reference_weight_row. */
+/* Returns the expected dequantised row of a tensor spec. *ret_factor is the factor to multiply the row by:
+ * the routing weight for gw and zw, otherwise 1. `row` is a token for x and y, a slot row t*k + j for other
+ * tensors. Returns NULL if the tensor spec has no reference, or if it needs z and r has no z. For dequantised
+ * weights use mf_reference_weight_row. */
 const float *mf_reference_row(const struct mf_layer_data *data, const struct mf_reference *r,
                               const struct mf_tensor_spec *a, int64_t row, float *ret_factor);
-/* True if the tensor spec needs z and the block omits it. */
+/* True if the tensor spec needs z and the block omits z. */
 bool mf_reference_lacks_z(const struct mf_reference *r, const struct mf_tensor_spec *a);
-/* Global factor with which the tensor spec stores x or h; 1 for a codec without a global factor. */
+/* Returns the global factor with which the tensor spec stores x or h; 1 for a codec without a global factor.
+ */
 float mf_reference_global(const struct mf_reference *r, const struct mf_tensor_spec *a);
 /* Encodes a row of x or h in the tensor spec's codec, with the scale of the whole tensor if the codec is
  * per-tensor. */
 void mf_reference_encode(const struct mf_reference *r, const struct mf_tensor_spec *a, const float *row,
                          size_t cols, void *q, void *scale);
-/* Encodes and decodes a row in place. scratch: 8 bytes per value, plus 256. */
+/* Encodes and decodes a row in place. `scratch` has 8 bytes per value, plus 256. */
 void mf_reference_requantise(const struct mf_reference *r, const struct mf_tensor_spec *a, float *row,
                              size_t cols, void *scratch);
 /* Dequantises one row of a weight in `row` layout: K floats. */
@@ -126,19 +130,21 @@ void mf_reference_weight_row(const struct mf_layer_data *data, enum mf_tensor w,
 
 /* Computes sorted.<block_m> from the routing by AITER's moe_sorting contract: experts ascending, no block for
  * empty experts, tokens ascending within an expert, slots ascending within a token. Entries beyond
- * num_valid[0] are deliberately invalid (0x7fffffff, NaN). -ENOMEM. */
+ * num_valid[0] are deliberately invalid (0x7fffffff, NaN). Returns 0 or -ENOMEM. */
 int mf_reference_sort(const struct mf_shape *shape, const int32_t *ids, const float *weights, int32_t block_m,
                       const struct mf_tensor_ref *sorted);
 
-/* Computes aligned.<block_m> by vLLM's contract, including the entries beyond the padded rows. -ENOMEM. */
+/* Computes aligned.<block_m> by vLLM's contract, including the entries beyond the padded rows. Returns 0 or
+ * -ENOMEM. */
 int mf_reference_align(const struct mf_shape *shape, const int32_t *ids, int32_t block_m,
                        const struct mf_tensor_ref *aligned);
 
-/* Writes the encoded bits of a tensor spec to `to`, for use as input of a step. Padding rows of sorted order
- * and rows of slots of remote experts are filled with poison (NaN), which exposes a step that reads them.
- * Weights are packed from data->w1, w2 into the tensor spec's layout; for w1d and w2d they are dequantised as
- * well, for all experts. `sorted` has the order of a->block; it is NULL for tensor specs in token or slot
- * order. A zeroed tensor spec is zeros. -EINVAL: no reference for the tensor spec; -ENOMEM. */
+/* Writes the encoded bits of a tensor spec to `to`, as input of a step. Padding rows of sorted order and rows
+ * of slots of remote experts are filled with poison (NaN), which exposes a step that reads them. Weights are
+ * packed from data->w1, w2 into the tensor spec's layout; for w1d and w2d the weights of all experts are also
+ * dequantised. `sorted` has the order of a->block; it is NULL for tensor specs in token or slot order. A
+ * zeroed tensor spec is filled with zeros. Returns -EINVAL if the tensor spec has no reference, or -ENOMEM.
+ */
 int mf_reference_tensor_spec(const struct mf_layer_data *data, const struct mf_reference *r,
                              const struct mf_tensor_spec *a, const struct mf_tensor_ref *sorted,
                              const struct mf_tensor_ref *to);

@@ -10,7 +10,7 @@
 #include "kernels/sim/sim_spec.h"
 
 struct sim_device {
-    struct mf_device device; /* first */
+    struct mf_device device; /* must be the first member */
     struct mf_sim_spec spec;
 };
 
@@ -86,7 +86,7 @@ static int sim_copy(struct mf_device *d, void *to, const void *from, size_t byte
     return 0;
 }
 
-/* A simulated step is never launched: mf_sim_sample_us generates its samples. */
+/* A simulated step is never launched, because mf_sim_sample_us generates its samples. */
 static int sim_time(struct mf_device *d, mf_launch_fn launch, void *context, int n, double *ret_us)
 {
     (void)d;
@@ -106,7 +106,7 @@ static const struct mf_device_ops sim_ops = {
     .time = sim_time,
 };
 
-/* sim:<class>:<ordinal>[:<spec>]; the spec's path may hold colons. */
+/* Parses sim:<class>:<ordinal>[:<spec>]. The path of the spec may contain colons. */
 static int parse_name(const char *name, struct mf_device_class *ret_class, const char **ret_spec)
 {
     char class[MF_DEVICE_CLASS_TEXT_MAX], ordinal[8];
@@ -188,7 +188,7 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 31;
 }
 
-/* In (0, 1). */
+/* Maps a hash to a number in (0, 1). */
 static double uniform_of(uint64_t hash)
 {
     return ((double)(mix(hash) >> 12) + 0.5) * 0x1p-52;
@@ -201,7 +201,7 @@ static uint64_t hash_of(const struct mf_shape *shape, const char *name, uint64_t
     return mf_hash64(name, strlen(name), mf_hash64(text, strlen(text), MF_HASH_SEED ^ seed));
 }
 
-/* Ratio of rows that the GEMMs process, including padding, to actual rows. */
+/* Returns the ratio of the rows that the GEMMs process, including padding, to the actual rows. */
 static double padding_of(const struct mf_shape *shape, int32_t block_m)
 {
     double rows = (double)(shape->token * shape->topk) * mf_shape_local_fraction(shape);

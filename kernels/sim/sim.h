@@ -1,22 +1,23 @@
 /* The simulated device and its families: a deterministic model for scale tests and fault injection.
  *
- * Nothing is computed. A step's true time is a function of (class, shape, step, routing): a roofline with an
- * efficiency derived from the step's name, and padding to its block. A sample is a pure function of (seed,
- * shape, name, index): the true time with 2% log-normal noise, and 1% outliers of factor 1.2. Any worker
- * therefore produces the same samples, also after a runner crash, and a rerun produces the same table.
+ * Nothing is computed. The true time of a step is a function of (class, shape, step, routing): a roofline
+ * with an efficiency derived from the step's name, and with padding to the step's block. A sample is a pure
+ * function of (seed, shape, name, index): the true time with 2% log-normal noise; 1% of the samples are
+ * outliers that take 1.2 times as long. Any worker therefore produces the same samples, even after a runner
+ * crash, and a rerun produces the same table.
  *
  * Family sim has a search space similar in size and structure to AITER's. Family aiter, selected by
  * --families aiter, has AITER's own kernel names (kernels/aiter/aiter.h).
  *
  * A spec file injects faults:
- *     {"step_ms": 50, "pipeline_ms": 0, "faults": [{"match": "sim_s1_m64_*", "fault": "crash", "first": 1}],
- *      "times": [{"match": "sim_s2_*", "factor": 0.9}]}
+ *    {"step_ms": 50, "pipeline_ms": 0, "faults": [{"match": "sim_s1_m64_*", "fault": "crash", "first": 1}],
+ *     "times": [{"match": "sim_s2_*", "factor": 0.9}]}
  *
- *     step_ms       wall time of a step in ms (0: none)
- *     pipeline_ms   wall time of a raced pipeline in ms (default: step_ms)
- *     faults        a fault hits the steps whose name matches; `first` limits the number of hits over all
- *                   runners and workers that use the spec file (counted in files next to it)
- *     times         factor on the true time of matching steps, so that devices of a class can differ */
+ *   step_ms      wall time of a step in ms (0: none)
+ *   pipeline_ms  wall time of a raced pipeline in ms (default: step_ms)
+ *   faults       each fault hits the steps whose names match; `first` limits the number of hits over all
+ *                runners and workers that use the spec file (counted in files next to it)
+ *   times        factor on the true time of matching steps, so that devices of a class can differ */
 #pragma once
 
 #include <stdint.h>
@@ -33,15 +34,16 @@ int mf_sim_open(const char *name, char *why, size_t why_cap, struct mf_device **
 /* True time in microseconds, without noise. */
 double mf_sim_step_us(const struct mf_device_info *device, const struct mf_shape *shape,
                       const struct mf_step *step);
-/* Noise seed of a named step or pipeline. Compute it once for all samples: it hashes the shape's text. */
+/* Returns the noise seed of a named step or pipeline. Compute it once for all samples, because this function
+ * hashes the shape's text. */
 uint64_t mf_sim_noise(uint64_t seed, const struct mf_shape *shape, const char *name);
 /* Sample `index` for a noise seed and a true time of `us` microseconds. */
 double mf_sim_sample_us(double us, uint64_t noise, int64_t index);
 
 /* The following calls require a device from mf_sim_open. */
-/* The fault for this run of the step; counts the hit if the fault is limited. */
+/* Returns the fault for this run of the step. Counts the hit if the fault is limited. */
 enum mf_sim_fault mf_sim_fault_of(struct mf_device *device, const char *step_name);
-/* Factor of the device on the step's true time. */
+/* Returns the device's factor on the step's true time. */
 double mf_sim_factor_of(const struct mf_device *device, const char *step_name);
 int64_t mf_sim_step_ms(const struct mf_device *device);
 int64_t mf_sim_pipeline_ms(const struct mf_device *device);

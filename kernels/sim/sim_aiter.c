@@ -17,7 +17,7 @@
 static const int32_t block_ms[] = {16, 32, 64, 128};
 
 struct aiter_offer {
-    struct mf_aiter_sink sink; /* first */
+    struct mf_aiter_sink sink; /* must be the first member */
     const struct mf_sim_plan *plan;
     size_t n_kernels;
 };
@@ -28,7 +28,7 @@ static struct mf_tensor_spec weight(const struct mf_sim_plan *p, enum mf_tensor 
     return mf_sim_tensor_spec(tensor, p->format_w, p->scale_w, "shuffled", 0);
 }
 
-/* h; v2 kernels use their own order. */
+/* Returns the tensor spec of h. v2 kernels use their own row order. */
 static struct mf_tensor_spec intermediate(const struct mf_sim_plan *p, const struct mf_aiter_kernel *k,
                                           bool quantised)
 {

@@ -141,7 +141,8 @@ static int offer_one(const struct mf_sim_plan *p, int32_t block_m, bool flat)
     mf_sim_give(&step, mf_sim_y(false));
     step.flops = mf_layer_flops(s);
     step.bytes = mf_layer_min_bytes(s, (int64_t)p->active);
-    /* Every block of rows reads both weights: no reuse across the columns of a stage. */
+    /* Every block of rows reads both weights again, because blocks cannot share them in a kernel with both
+     * GEMMs. */
     step.bytes *= 1.0 + (double)s->token / 64;
     return p->offer->step(p->offer, &step);
 }

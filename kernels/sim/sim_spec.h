@@ -30,7 +30,7 @@ struct mf_sim_spec {
 /* On failure: -errno and a reason in why that names the member. */
 int mf_sim_spec_load(const char *path, struct mf_sim_spec *ret, char *why, size_t why_cap);
 void mf_sim_spec_release(struct mf_sim_spec *s);
-/* The product of all matching factors. */
+/* Returns the product of all matching factors. */
 double mf_sim_spec_factor(const struct mf_sim_spec *s, const char *step_name);
-/* The fault of the first rule that matches and has hits left. */
+/* Returns the fault of the first rule that matches and has hits left. */
 enum mf_sim_fault mf_sim_spec_hit(const struct mf_sim_spec *s, const char *step_name);

@@ -9,9 +9,10 @@
 #include "measure/session/session.h"
 #include "measure/session/session_data.h"
 
-#define ARENA_POISON 0xff /* NaN in f32, bf16 and fp8 E4M3FN: unwritten arena memory must not look correct */
+/* NaN in f32, bf16 and fp8 E4M3FN, so that unwritten arena memory never looks correct */
+#define ARENA_POISON 0xff
 
-/* Inputs shared by all entrants: x, the rotation's routing, calibration, biases. */
+/* Finds the inputs shared by all entrants: x, the rotation's routing, calibration and biases. */
 static int find_inputs(struct mf_session *s, int rotation, struct mf_fmoe_args *args)
 {
     const struct mf_tensor_spec x = {.tensor = MF_TENSOR_X, .format = MF_FORMAT_BF16, .order = "token"};
@@ -32,7 +33,7 @@ static int find_inputs(struct mf_session *s, int rotation, struct mf_fmoe_args *
     return r;
 }
 
-/* Creates the inputs before the first entrant's weights, which may leave no memory for them. */
+/* Creates the inputs before any weights, because the weights may leave no memory for the inputs. */
 int mf_race_buffers_init(struct mf_race_buffers *c, struct mf_session *s)
 {
     const struct mf_tensor_spec y = {.tensor = MF_TENSOR_Y, .format = MF_FORMAT_BF16, .order = "token"};
@@ -136,7 +137,8 @@ static int run_poisoned(struct mf_entrant *e, double *ret_us)
     return r;
 }
 
-/* Runs once into y[run] and verifies the output against the layer's reference; run 1 also against run 0. */
+/* Runs once into y[run] and verifies the output against the layer's reference. Run 1 must also agree with run
+ * 0. */
 static enum mf_status verify_once(struct mf_entrant *e, int run, double *ret_us, char reason[MF_REASON_MAX])
 {
     struct mf_race_buffers *c = e->buffers;
@@ -167,7 +169,8 @@ static enum mf_status verify_once(struct mf_entrant *e, int run, double *ret_us,
     return MF_STATUS_OK;
 }
 
-/* Runs a failed entrant again on restored inputs if an earlier step may have overwritten them. */
+/* Verifies a run. If the entrant fails and an earlier step may have overwritten the inputs, restores the
+ * inputs and verifies once more. */
 static enum mf_status verify_run(struct mf_entrant *e, int run, double *ret_us, char reason[MF_REASON_MAX])
 {
     struct mf_session *s = e->buffers->session;
@@ -186,7 +189,7 @@ static enum mf_status verify_run(struct mf_entrant *e, int run, double *ret_us, 
     return status;
 }
 
-/* The last gate: plausible time. */
+/* Applies the last gate: the time must be plausible. */
 static enum mf_status check_time(struct mf_entrant *e, double us, char reason[MF_REASON_MAX])
 {
     return mf_measure_implausible(&e->measured, us, e->flops, reason, MF_REASON_MAX) ? MF_STATUS_IMPLAUSIBLE
@@ -225,7 +228,7 @@ enum mf_status mf_entrant_sample(struct mf_entrant *e, double *ret_us, char reas
 {
     struct mf_race_buffers *c = e->buffers;
     c->cursor = (c->cursor + 1) % e->measured.n_rotations;
-    /* Checked runs use rotation 0: its weights may be in the cache. */
+    /* Skip rotation 0: checked runs use it, so its weights may be in the cache. */
     if (c->cursor == 0 && e->measured.n_rotations > 2)
         c->cursor = 1;
     c->run = 0;

@@ -9,14 +9,15 @@
 #include "kernels/core/vector.h"
 #include "kernels/cpu/device_cpu.h"
 
-#define SHORT_US     50.0   /* shorter steps get MF_MEASURE_SAMPLES samples */
-#define TOTAL_US     8000.0 /* longer steps get TOTAL_US / time samples, from SAMPLES_MIN to SAMPLES_MAX */
+#define SHORT_US 50.0 /* shorter steps get MF_MEASURE_SAMPLES samples */
+/* longer steps get TOTAL_US / first_us samples, but at least SAMPLES_MIN and at most SAMPLES_MAX */
+#define TOTAL_US     8000.0
 #define SAMPLES_MIN  3
 #define SAMPLES_MAX  5
 #define FLOPS_MARGIN 1.05
 #define BYTES_MARGIN 1.1
 #define READ_MS      60
-#define CEILINGS_MAX 8 /* measurements per session */
+#define CEILINGS_MAX 8 /* maximum number of times that a session measures its ceilings again */
 
 static double weight_bytes(const struct mf_session *s, const struct mf_tensor_spec *a)
 {
@@ -123,8 +124,8 @@ const double *mf_measure_samples(const struct mf_measured *m, const struct mf_sa
     return cold ? s->cold : s->all;
 }
 
-/* A step's FLOP count assumes the average number of routes to the local experts; this scales it to the actual
- * number. */
+/* Scales a step's FLOP count, which assumes the average number of routes to the local experts, to the actual
+ * number of routes. */
 static double routed_flops(const struct mf_measured *m, double flops)
 {
     const struct mf_shape *s = &m->session->shape;
@@ -184,8 +185,8 @@ static void read_thread(void *context, int thread, int n_threads)
     (void)__atomic_fetch_add(&j->sum, sum, __ATOMIC_RELAXED);
 }
 
-/* Best read bandwidth over the step's weights, in runs as long as the step's own: on a busy machine only
- * short runs are undisturbed. Uses the host clock, not the device's. */
+/* Measures the best read bandwidth over the step's weights. Each timed read is as short as a run of the step,
+ * because on a busy machine only short reads are undisturbed. Uses the host clock, not the device's. */
 static double measure_read(const struct mf_measured *m)
 {
     const struct mf_session_weight *w = m->weights[0] ? m->weights[0] : m->weights[1];
@@ -204,8 +205,8 @@ static double measure_read(const struct mf_measured *m)
     return best;
 }
 
-/* Ceilings measured on a busy machine are too low: measures them again before a step is rejected. A ceiling
- * only rises. */
+/* Measures the ceilings again before a step is rejected, because ceilings measured on a busy machine are too
+ * low. Never lowers a ceiling. */
 static void raise_ceilings(const struct mf_measured *m)
 {
     struct mf_session *s = m->session;
@@ -239,7 +240,7 @@ int mf_measure_implausible(const struct mf_measured *m, double us, double flops,
 #define CANARY_FLOATS 32768
 #define CANARY_PASSES 16
 
-static volatile float canary_seed = 0.25f; /* volatile: the compiler must not precompute the canary */
+static volatile float canary_seed = 0.25f; /* volatile, so that the compiler cannot precompute the canary */
 static float canary_data[CANARY_FLOATS];
 
 static int canary_launch(void *context, int index)

@@ -13,12 +13,14 @@
 #include "common/base/text.h"
 #include "kernels/core/philox.h"
 
-#define CONFIDENCE  0.95
-#define SAME_TIME   0.0005 /* relative; racers this close to the leader are picked by the stable rule */
-#define SAME_SPREAD 2.0    /* spreads up to this multiple of the smallest count as equal */
+#define CONFIDENCE 0.95
+/* relative time; racers this close to the leader are chosen by spread, steps and id (see pick) */
+#define SAME_TIME 0.0005
+/* racers whose spread is at most this multiple of the smallest spread are equally stable */
+#define SAME_SPREAD 2.0
 #define ROUNDS_MAX  100000
-/* A racer is dropped if its first sample, or the minimum of its first two, exceeds this multiple of the
- * smallest sample of its group. */
+/* A racer is dropped if its first sample exceeds HOPELESS_FIRST times its group's smallest sample, or if the
+ * minimum of its first two samples exceeds HOPELESS_SECOND times that sample. */
 #define HOPELESS_FIRST  3.0
 #define HOPELESS_SECOND 1.5
 
@@ -74,7 +76,7 @@ int mf_race_plan_parse(const cJSON *json, struct mf_race_plan *ret, const char *
 
 /* ---- one race ---- */
 
-/* Racers of one group, which compete with each other only. */
+/* Racers of one group. Racers of different groups do not compete. */
 struct race_group {
     size_t *in; /* indices of the remaining racers; sorted by score after rank() */
     size_t n_in;
@@ -93,7 +95,7 @@ struct race {
     void *context;
     struct race_group groups[MF_RACE_GROUPS_MAX];
     size_t n_groups;
-    size_t *order; /* order within a round */
+    size_t *order; /* order of the samples within a round */
     int rounds, calls;
     double *score;        /* by racer: clipped mean of its samples relative to each round's median */
     double *round_median; /* by round: median time of the group */
@@ -111,7 +113,7 @@ static void shuffle(struct race *r, size_t *order, size_t n)
     }
 }
 
-/* fresh: the sample belongs to a rerun, not to a round. */
+/* `fresh` is true if the sample belongs to a rerun, false if it belongs to a round. */
 static void take_sample(struct race *r, size_t i, bool fresh)
 {
     struct mf_racer *racer = &r->racers[i];
@@ -166,7 +168,7 @@ static void relative_to_round(struct race *r, const struct race_group *h, size_t
 }
 
 /* Scores the remaining racers over the rounds that all of them have run. The noise scale is the group's
- * median: a few samples of one racer do not determine its noise. */
+ * median, so that a few samples of one racer do not determine its noise. */
 static void score(struct race *r, const struct race_group *h)
 {
     for (int round = 0; round < h->rounds; round++) {
@@ -202,7 +204,8 @@ static void rank(struct race *r, struct race_group *h)
     }
 }
 
-/* Writes samples[i] - samples[leader] by round, relative to the leader's median, to r->difference. */
+/* Writes the difference samples[i] - samples[leader] of each round, divided by the leader's median, to
+ * r->difference. */
 static void pair_with(struct race *r, const struct race_group *h, size_t i, size_t leader)
 {
     memcpy(r->scratch, r->racers[leader].samples, (size_t)h->rounds * sizeof(double));
@@ -233,7 +236,8 @@ static void drop(struct race *r, struct race_group *h, size_t racer)
     h->n_in = kept;
 }
 
-/* Drops racers slower than the leader by the paired test, with family-wise error rate alpha (Holm). */
+/* Drops racers that the paired test finds slower than the leader. Holm's correction limits the family-wise
+ * error rate to alpha. */
 static int drop_slower(struct race *r, struct race_group *h)
 {
     size_t m = h->n_in - 1, leader = h->in[0];
@@ -259,7 +263,8 @@ static double min_sample(const struct mf_racer *racer)
     return least;
 }
 
-/* Drops racers whose first samples are far behind because their forecast was wrong; this needs no test. */
+/* Drops racers whose first samples are far slower than the group's fastest sample. This happens if a forecast
+ * was wrong. So large a difference needs no statistical test. */
 static void drop_hopeless(struct race *r, struct race_group *h)
 {
     double least = INFINITY, limit = r->rounds == 1 ? HOPELESS_FIRST : HOPELESS_SECOND;
@@ -309,7 +314,8 @@ static double spread(struct race *r, const struct race_group *h, size_t racer)
     return mf_mad(r->scratch, (size_t)h->rounds);
 }
 
-/* Samples without an interval are tied. */
+/* True if the racer is statistically tied with the leader. With too few samples for a confidence interval,
+ * all racers are tied. */
 static bool is_tie(struct race *r, const struct race_group *h, size_t i, size_t leader)
 {
     struct mf_interval change;
@@ -331,7 +337,8 @@ static void keep_ties(struct race *r, struct race_group *h)
     h->n_in = kept;
 }
 
-/* Picks among the ties within SAME_TIME of the leader: small spread, then fewest steps, then smallest id. */
+/* Picks the winner among the racers within SAME_TIME of the leader. Prefers racers with a small spread, then
+ * the fewest steps, then the smallest id. */
 static size_t pick(struct race *r, const struct race_group *h)
 {
     double least = INFINITY, leader = r->score[h->in[0]];
@@ -356,7 +363,8 @@ static size_t pick(struct race *r, const struct race_group *h)
     return best;
 }
 
-/* Writes the group's winner and its nearest ties to ret: an equal share of MF_RACE_RERUN_MAX per group. */
+/* Writes the group's winner and then its nearest ties to ret, at most an equal share of MF_RACE_RERUN_MAX.
+ * Returns their number. */
 static size_t nearest_ties(const struct race *r, const struct race_group *h, size_t *ret)
 {
     size_t n = 0, most = MF_MAX(MF_RACE_RERUN_MAX / r->n_groups, (size_t)1);
@@ -368,8 +376,8 @@ static size_t nearest_ties(const struct race *r, const struct race_group *h, siz
     return n;
 }
 
-/* Reruns the winners of undecided groups and their nearest ties, interleaved. These samples select nothing,
- * so they are unbiased, and those of all groups are comparable. */
+/* Reruns the winners of undecided groups and their nearest ties, interleaved. Rerun samples are unbiased,
+ * because no racer is selected by them. They are comparable across groups. */
 static void rerun_winners(struct race *r)
 {
     static_assert(MF_RACE_RERUN_MAX >= MF_RACE_GROUPS_MAX, "each group's winner must be rerun");
@@ -378,7 +386,7 @@ static void rerun_winners(struct race *r)
         if (!r->groups[k].decided)
             n += nearest_ties(r, &r->groups[k], order + n);
     }
-    /* Ties of a winner that failed in an earlier rerun already have rerun samples: discard them. */
+    /* If a winner failed in an earlier rerun, its ties already have rerun samples. Discard those samples. */
     for (size_t j = 0; j < n; j++)
         r->racers[order[j]].n_samples = r->racers[order[j]].n_rounds;
     for (int i = 0; i < r->plan->fresh; i++) {
@@ -404,7 +412,7 @@ static void fill_won(struct race *r, const struct race_group *h, struct mf_race_
     }
 }
 
-/* -ENOENT: no group has a winner. */
+/* Returns -ENOENT if no group has a winner. */
 static int fill_outcome(struct race *r, struct mf_race_outcome *ret)
 {
     struct mf_race_outcome o = {.n_groups = r->n_groups, .calls = r->calls};
@@ -425,7 +433,8 @@ static int fill_outcome(struct race *r, struct mf_race_outcome *ret)
     return 0;
 }
 
-/* If all remaining racers have failed, readmits those that were dropped last, with the rounds they have. */
+/* Readmits the group's racers that were dropped last, because all remaining racers have failed. They keep the
+ * samples of the rounds that they ran. */
 static void readmit(struct race *r, struct race_group *h)
 {
     int last = 0, group = (int)(h - r->groups);
@@ -443,7 +452,7 @@ static void readmit(struct race *r, struct race_group *h)
     }
 }
 
-/* Chooses the group's winner, which is to be rerun. False: no racer is left. */
+/* Chooses the group's winner; the caller reruns it. Returns false if no racer is left. */
 static bool choose_winner(struct race *r, struct race_group *h)
 {
     if (h->n_in == 0)
@@ -484,7 +493,7 @@ static int race(struct race *r, struct mf_race_outcome *ret)
     return fill_outcome(r, ret);
 }
 
-/* Assigns the racers to their groups. index_storage: one entry per racer and group. */
+/* Assigns the racers to their groups. index_storage has room for r->n indices per group. */
 static void enter(struct race *r, size_t *index_storage)
 {
     for (size_t i = 0; i < r->n; i++) {

@@ -1,16 +1,17 @@
 /* Race: times finalists in interleaved rounds on one device.
  *
- * Racers that are slower than the leader by a paired Wilcoxon signed-rank test with Holm's correction are
- * dropped; far slower ones already after the first two rounds. The winner and its nearest ties are rerun.
- * Samples come from a callback: this module knows no kernels.
+ * A racer is dropped if a paired Wilcoxon signed-rank test with Holm's correction finds it slower than the
+ * leader. Far slower racers are dropped after their first or second round without a test. The winner and its
+ * nearest ties are rerun. Samples come from a callback, so this module is independent of kernels.
  *
  * Racers may belong to several groups, for example weight layouts. All groups run in the same rounds, so that
- * their times are paired, but a racer competes within its group only, and each group has a winner. The caller
+ * their times are paired. A racer competes only within its group, and each group has a winner. The caller
  * chooses among the groups.
  *
- * A racer's score is the clipped mean (common/base/stats.h) over the rounds of its time divided by the
- * round's median time. Drift between rounds affects all racers alike, and a disturbed call has limited
- * weight. Racers whose paired interval to the leader reaches zero are its ties. */
+ * In each round, a racer's time is divided by the median time of the round. The racer's score is the clipped
+ * mean (common/base/stats.h) of these ratios. Drift between rounds therefore affects all racers alike, and a
+ * disturbed call has limited weight. A racer is tied with the leader if the confidence interval of their
+ * paired difference includes zero. */
 #pragma once
 
 #include "measure/session/unit.h"
@@ -34,25 +35,27 @@ struct mf_racer {
     int group;       /* 0 to MF_RACE_GROUPS_MAX - 1 */
     double *samples; /* by round; capacity: all rounds of the plan plus fresh */
     size_t n_samples;
-    size_t n_rounds;       /* samples from rounds; the others are rerun samples */
-    int dropped_at;        /* rounds run when dropped; round of the failure; 0: never dropped */
-    enum mf_status status; /* a failed racer is out; reason has the cause */
+    size_t n_rounds;       /* number of samples from rounds; the samples after these are from reruns */
+    int dropped_at;        /* round after which the racer was dropped, or in which it failed; 0: neither */
+    enum mf_status status; /* if not OK, the racer has failed and left the race; reason has the cause */
     char reason[MF_REASON_MAX];
 };
 
-/* Takes one sample of a racer in microseconds. round: from 0, MF_RACE_FRESH in a rerun. A negative errno
- * (status unsupported) or a status > 0 ends the racer; a reason is made if the callback sets none. */
+/* Takes one sample of a racer, in microseconds. `round` counts from 0; in a rerun it is MF_RACE_FRESH. A
+ * racer is out of the race if the callback returns a negative errno (status unsupported) or a status > 0. If
+ * the callback then sets no reason, the race supplies one. */
 #define MF_RACE_FRESH (-1)
 typedef int (*mf_race_sample_fn)(void *context, size_t racer, int round, double *ret_us,
                                  char reason[MF_REASON_MAX]);
 
-/* Runs the plan over the racers with status ok. The seed shuffles the order within each round; the outcome
- * depends on samples and seed only.
+/* Runs the plan over the racers with status ok. The seed shuffles the order within each round. The outcome
+ * depends only on the samples and the seed.
  *
- * The winner is picked among the ties within 0.05% of the leader: first racers whose spread is at most twice
- * the smallest, then the fewest steps (weight[i]; weight may be NULL), then the smallest id. The winner and
- * its nearest ties are rerun, interleaved: MF_RACE_RERUN_MAX racers, shared equally by the groups.
+ * Each group's winner is picked among the ties within 0.05% of the leader. Racers whose spread is at most
+ * twice the smallest spread come first. Among these, the racer with the fewest steps (weight[i]; weight may
+ * be NULL) wins, then the racer with the smallest id. The winners and their nearest ties are rerun,
+ * interleaved. At most MF_RACE_RERUN_MAX racers are rerun, shared equally by the groups.
  *
- * -ENOENT: no racer is left, and ret is unchanged. -ENOMEM. */
+ * Returns -ENOENT if no racer is left (ret is then unchanged), or -ENOMEM. */
 int mf_race_run(const struct mf_race_plan *plan, uint64_t seed, struct mf_racer *racers, const int *weight,
                 size_t n, mf_race_sample_fn sample, void *context, struct mf_race_outcome *ret);

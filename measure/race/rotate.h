@@ -13,16 +13,16 @@
 #define MF_ROTATIONS_MAX 64
 
 struct mf_rotation {
-    int n;                           /* 1 to E / active */
+    int n;                           /* number of rotations, from 1 to E / active */
     int32_t shift[MF_ROTATIONS_MAX]; /* shift[0] is 0 */
-    int64_t active;                  /* experts with at least one route */
-    int64_t routes;                  /* routes to local experts */
+    int64_t active;                  /* number of experts with at least one route */
+    int64_t routes;                  /* number of routes to local experts */
 };
 
-/* -ENOMEM. */
+/* Returns 0 or -ENOMEM. */
 int mf_rotation_make(const struct mf_shape *shape, const int32_t *ids, struct mf_rotation *ret);
-/* Number of rotations to use for a call that reads `bytes` of weights: enough to exceed four L2 sizes, plus
- * one. *ret_cold: true if they exceed four L2 sizes. */
+/* Returns the number of rotations for a call that reads `bytes` of weights: enough to exceed four times the
+ * L2 size, plus one. *ret_cold is true if they do exceed it. */
 int mf_rotation_count(const struct mf_rotation *r, double bytes, double llc_bytes, bool *ret_cold);
 /* Writes the expert ids of rotation i, [T, k], to out. */
 void mf_rotation_ids(const struct mf_rotation *r, int i, const struct mf_shape *shape, const int32_t *ids,

@@ -21,13 +21,13 @@ int mf_ahead_add(struct mf_ahead *a, const struct mf_step *step)
 {
     const struct mf_family *f = mf_family_set_find(a->extra, a->kind, step->family);
     struct mf_code code = {0};
-    if (!f || !f->code || f->code(a->device, a->shape, step->name, &code) < 0)
+    if (!f || !f->code || f->code(f, a->device, a->shape, step->name, &code) < 0)
         return 0;
     return add(a, &code);
 }
 
 struct offered {
-    struct mf_offer offer; /* must be the first member: take_step casts it */
+    struct mf_offer offer; /* must be the first member, because take_step casts it */
     struct mf_step *steps;
     size_t n, cap;
 };
@@ -41,7 +41,8 @@ static int take_step(struct mf_offer *offer, const struct mf_step *step)
     return r;
 }
 
-/* The order in which the coordinator cuts units: code that is measured first is compiled first. */
+/* Orders steps as the coordinator orders them in units, so that code that is measured first is compiled
+ * first. */
 static int compare(const void *va, const void *vb)
 {
     const struct mf_step *a = va, *b = vb;

@@ -1,8 +1,8 @@
 /* Compiles kernels before they are measured.
  *
- * The code of all steps of a unit is compiled at once, each in its own process, before the first step starts:
- * compilation does not count against a step's time limit. The code of a whole shape can be compiled while
- * other shapes are measured. */
+ * The code of all steps of a unit is compiled in parallel, each code object in its own process, before the
+ * first step starts. Compilation therefore does not count against a step's time limit. The code of a whole
+ * shape can be compiled while other shapes are measured. */
 #pragma once
 
 #include "kernels/core/device.h"
@@ -18,12 +18,13 @@ struct mf_ahead {
     size_t n, cap;
 };
 
-/* -ENOMEM. A step whose family compiles nothing adds nothing. */
+/* Adds the code of one step; adds nothing if the step's family compiles nothing. Returns 0 or -ENOMEM. */
 int mf_ahead_add(struct mf_ahead *a, const struct mf_step *step);
-/* Adds the code that creates the shape's data and references, then the code of all steps that the built-in
- * families offer, in measurement order. `families` is the `only` argument of mf_enumerate. ret_steps: number
- * of offered steps. -ENOMEM. */
+/* Adds the code that creates the shape's data and references. Then adds the code of all steps that the
+ * built-in families offer, in measurement order. `families` is the `only` argument of mf_enumerate.
+ * *ret_steps is the number of offered steps. Returns 0 or -ENOMEM. */
 int mf_ahead_add_shape(struct mf_ahead *a, const char *families, size_t *ret_steps);
 void mf_ahead_release(struct mf_ahead *a);
-/* Compiles on the device. A compile error is reported by the step that opens the code. */
+/* Compiles on the device. Compile errors are ignored here, because the step that opens the code reports them.
+ */
 void mf_ahead_compile(const struct mf_ahead *a, struct mf_device *device);

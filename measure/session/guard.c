@@ -9,7 +9,7 @@
 #include "measure/session/memory.h"
 
 #define PATTERN 0x5c
-#define LARGE   ((size_t)64 << 20) /* bytes; larger buffers check the available memory first */
+#define LARGE   ((size_t)64 << 20) /* bytes; before allocating a larger buffer, check the available memory */
 
 static void poison_rows(struct mf_guarded *g, int part, int64_t row, int64_t rows)
 {
@@ -36,7 +36,7 @@ static void draw_bands(struct mf_guarded *g)
     }
 }
 
-/* Pushes, pulls or populates all bands. */
+/* Applies `act`, which pushes, pulls or populates a range, to all bands. */
 static int on_bands(const struct mf_guarded *g, int (*act)(const struct mf_region *, size_t, size_t))
 {
     size_t from, to;
@@ -72,7 +72,8 @@ static int make(const struct mf_tensor_spec *a, const struct mf_shape *shape, st
         g.end[i] = at + (size_t)mf_part_bytes(&g.parts[i]);
         at = (g.end[i] + MF_GUARD_BYTES + 63) & ~(size_t)63;
     }
-    /* Writing to a page that cannot be allocated raises SIGBUS, so large buffers are checked here. */
+    /* Writing to a page that cannot be allocated raises SIGBUS, so check that there is memory for a large
+     * buffer. */
     if (at >= LARGE && at > mf_memory_available())
         return -ENOMEM;
     int r = device_data ? mf_region_new_sparse(at, &g.region) : mf_region_new(at, &g.region);
@@ -112,7 +113,7 @@ void mf_guarded_release(struct mf_guarded *g)
     mf_region_release(&g->region);
 }
 
-/* Fills the device copy only; the host sees it after a pull. */
+/* Fills only the device copy. The host sees the values after a pull. */
 static int fill_on_device(struct mf_guarded *g, bool zero)
 {
     struct mf_device_data_fill fills[MF_PARTS_MAX];
@@ -175,7 +176,7 @@ int mf_guarded_check(struct mf_guarded *g, char *why, size_t cap)
         size_t first = 0, last = 0, n = count_changed(g, from, to, &first, &last);
         if (n == 0)
             continue;
-        /* A band lies between two parts: report the nearer one. */
+        /* A band lies between two parts. Report the part nearer to the changed bytes. */
         bool past = i > 0 && (i == g->n_parts || first - from <= to - 1 - last);
         const char *part = g->parts[past ? i - 1 : i].name;
         if (past)

@@ -2,8 +2,8 @@
  *
  *   [band][part 0][band][part 1][band]      each part 64-byte aligned, each band at least MF_GUARD_BYTES
  *
- * A guard band holds a fixed pattern; a changed byte is a write outside the part. Poison is mf_poison() of
- * the part's format. Only rows that a step must write are poisoned again and checked. */
+ * A guard band holds a fixed pattern. A changed byte proves a write outside the part. A part is filled with
+ * the poison of its format (mf_poison). Only rows that a step must write are poisoned again and checked. */
 #pragma once
 
 #include "kernels/core/tensors.h"
@@ -16,7 +16,7 @@ struct mf_guarded {
     struct mf_tensor_spec tensor_spec;
     struct mf_part parts[MF_PARTS_MAX];
     int n_parts;
-    struct mf_tensor_ref ref, launch_ref; /* host addresses; addresses passed to launches */
+    struct mf_tensor_ref ref, launch_ref; /* ref: host addresses; launch_ref: addresses for launches */
     struct mf_region region;
     size_t start[MF_PARTS_MAX], end[MF_PARTS_MAX];
     struct mf_device_data
@@ -24,21 +24,24 @@ struct mf_guarded {
     bool poisoned;    /* every row was poisoned at least once */
 };
 
-/* Allocates a buffer and writes the bands on the host. The parts are undefined, and so is the device copy
- * until the buffer is poisoned or pushed. -EINVAL: the shape has no such tensor spec; -ENOMEM. */
+/* Allocates a buffer and writes the bands on the host. The contents of the parts are undefined. The device
+ * copy is undefined until the buffer is poisoned or pushed. Returns -EINVAL if the shape has no such tensor
+ * spec, or -ENOMEM. */
 int mf_guarded_new(const struct mf_tensor_spec *a, const struct mf_shape *shape, struct mf_device *device,
                    struct mf_guarded *ret);
-/* Allocates a buffer that device_data fills on its device. The host has pages only for the bands until it
- * pulls the whole buffer. */
+/* Allocates a buffer that device_data fills on its device. On the host, only the bands have pages until the
+ * whole buffer is pulled. */
 int mf_guarded_new_on_device(const struct mf_tensor_spec *a, const struct mf_shape *shape,
                              struct mf_device_data *device_data, struct mf_guarded *ret);
 void mf_guarded_release(struct mf_guarded *g);
-/* Poisons the rows that must be written: those with source[p] >= 0, or all rows if source is NULL. All rows
- * are poisoned for index tensor specs, on first use, and if device_data fills the buffer. `zero` clears the
- * buffer instead, for outputs that a step accumulates into. The device copy is current on return. If
- * device_data fills the buffer, the host parts keep what was pulled last. */
+/* Poisons the rows that a step must write. These are the rows with source[p] >= 0, or all rows if source is
+ * NULL. All rows are also poisoned for index tensor specs, on first use, and if device_data fills the buffer.
+ * If `zero`, clears the buffer instead; this is for outputs that a step accumulates into. On return the
+ * device copy is up to date. If device_data fills the buffer, the host's parts stay as they were last pulled.
+ */
 int mf_guarded_poison(struct mf_guarded *g, const int64_t *source, bool zero);
-/* Returns 1 and a message in why if a band was overwritten, and repairs it; 0 if all bands are intact. */
+/* Returns 1 and a message if a band was overwritten, and repairs the bands. Returns 0 if all bands are
+ * intact. */
 int mf_guarded_check(struct mf_guarded *g, char *why, size_t cap);
 /* Copies the host's bands to the device. */
 int mf_guarded_push_bands(struct mf_guarded *g);

@@ -11,7 +11,7 @@
 #include "common/base/cleanup.h"
 #include "kernels/core/device.h"
 
-/* Linux 5.14 and 6.1; missing in older headers */
+/* Linux has MADV_POPULATE_WRITE since 5.14 and MADV_COLLAPSE since 6.1. Older headers lack them. */
 #ifndef MADV_POPULATE_WRITE
 #    define MADV_POPULATE_WRITE 23
 #endif
@@ -34,16 +34,16 @@ static void collapse_thread(void *context, int thread, int n_threads)
     bool able = true;
     for (size_t i = (size_t)thread * MF_HUGE_PAGE; i < c->bytes && able;
          i += (size_t)n_threads * MF_HUGE_PAGE) {
-        /* madvise returns an error where a page fault without memory raises SIGBUS */
+        /* madvise returns an error if there is no memory; a page fault would raise SIGBUS */
         able = madvise(c->at + i, 4096, MADV_POPULATE_WRITE) == 0 &&
                madvise(c->at + i, MF_HUGE_PAGE, MADV_COLLAPSE) == 0;
     }
 }
 
-/* Converts the file to huge pages where supported (Linux 6.1). One touched page is enough to collapse 2 MiB,
- * whatever shmem_enabled is set to, and the file can still be sealed. Elsewhere the file keeps small pages.
- * All threads share large files: in a virtual machine, first use of memory runs at less than 1 GB/s per
- * thread. */
+/* Converts the file to huge pages where supported (Linux 6.1). To collapse 2 MiB, one touched page is enough,
+ * whatever the value of shmem_enabled, and the file can still be sealed. Without support the file keeps small
+ * pages. Large files are populated by all threads, because in a virtual machine one thread populates less
+ * than 1 GB/s of new memory. */
 static void prefer_huge(int fd, uint64_t bytes)
 {
     size_t whole = (size_t)(bytes / MF_HUGE_PAGE * MF_HUGE_PAGE);

@@ -6,16 +6,18 @@
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
 
-#define LAYOUT_FACTOR 1.05 /* times the best of its layout: a slower step needs no further samples */
-#define RERUN_FACTOR  3.0  /* times the best: up to here a second run must confirm */
-#define HANG_FACTOR   20.0 /* times the best */
-#define HANG_MIN_MS   2000.0
+/* a step slower than this multiple of its layout's best time needs no further samples */
+#define LAYOUT_FACTOR 1.05
+/* a step slower than the limit needs a second run, unless it exceeds this multiple of the best */
+#define RERUN_FACTOR 3.0
+#define HANG_FACTOR  20.0 /* silence limit of a run, as a multiple of the best time of the step's kind */
+#define HANG_MIN_MS  2000.0
 
-/* Factors on the best time of a group above which two runs drop a step. Long runs vary less than short ones.
- * The smallest limit in microseconds that applies decides. */
+/* A step is dropped if its time exceeds a factor times the best time of a group. The factor is smaller for
+ * long runs, because they vary less. If several rules apply, the smallest limit in microseconds decides. */
 static const struct {
     size_t best_at; /* offset of the group's time in struct mf_prune */
-    double from_us; /* best times from here up */
+    double from_us; /* the rule applies if the group's best time is at least this long */
     double factor;
     const char *rivals;
 } rules[] = {
@@ -105,7 +107,7 @@ void mf_prune_note(struct mf_prune_bests *bests, const struct mf_prune_keys *key
 
 /* ---- decisions ---- */
 
-/* The smaller of two times of which either may be unknown (0). */
+/* Returns the smaller of two times. A time of 0 is unknown. */
 static double known_min(double a, double b)
 {
     return a <= 0 ? b : b <= 0 ? a : fmin(a, b);
@@ -115,8 +117,8 @@ struct mf_prune mf_prune_start(const struct mf_prune_bests *bests, const struct 
                                const struct mf_step *step, double caller_best_us, bool exhaustive)
 {
     const mf_ops gemms = MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_GEMM2);
-    /* The caller's best times are keyed by covered ops alone, so they do not apply to steps that cover no op:
-     * those are comparable only if they convert the same tensors. */
+    /* The caller's best times are keyed only by the covered ops. They do not apply to steps that cover no op,
+     * because such steps are comparable only if they convert the same tensors. */
     double caller_us = step->covers ? caller_best_us : 0;
     struct mf_prune p = {.kind_us = known_min(mf_prune_best(bests, keys->kind), caller_us),
                          .interface_us = mf_prune_best(bests, keys->interface),

@@ -1,13 +1,14 @@
 /* Decides which steps a probe stops early: a step that cannot be in the fastest pipeline needs no further
  * runs.
  *
- * Pure: no device, no clock. A step is compared with the best time so far of three groups of steps:
+ * The decisions are pure functions: they use no device and no clock. A step is compared with the best time so
+ * far of three groups of steps:
  *
- *   kind       same ops, and needs and gives of the same tensors and formats (any layout and block)
+ *   kind       same ops; inputs and outputs of the same tensors and formats (any layout and block)
  *   interface  same ops and tensor specs: interchangeable in every pipeline
  *   layout     same kind and the same weight tensor specs
  *
- * The thresholds are the table `rules` in prune.c. */
+ * The thresholds are in the table `rules` in prune.c. */
 #pragma once
 
 #include <stdbool.h>
@@ -17,15 +18,16 @@
 #include "common/moe/step.h"
 
 #define MF_PRUNE_BESTS_MAX 512
-/* Spilled bytes per thread above which a kernel is not run: 256 threads fill the L1 cache of an SM or CU. */
+/* A kernel that spills more bytes per thread than this is not run. At this limit, the spilled bytes of 256
+ * threads fill the L1 cache of an SM or CU. */
 #define MF_PRUNE_SPILL_MAX 1024
 
-/* Hashes of a step's groups. */
+/* Hashes of the groups to which a step belongs. */
 struct mf_prune_keys {
     uint64_t kind, interface, layout;
 };
 
-/* Best times by group. Zero-initialise; groups beyond MF_PRUNE_BESTS_MAX are not remembered. */
+/* Best times by group. Must be zero-initialised. Groups beyond MF_PRUNE_BESTS_MAX are ignored. */
 struct mf_prune_bests {
     struct {
         uint64_t key;
@@ -34,36 +36,39 @@ struct mf_prune_bests {
     size_t n;
 };
 
-/* One step's competitors. Microseconds; 0: unknown. */
+/* Best times of one step's competitors in microseconds; 0: unknown. */
 struct mf_prune {
     double kind_us, interface_us, layout_us;
     bool applies; /* the step may be stopped early */
 };
 
-/* What the first run is held against. */
+/* Time limit for the first run of a step, in microseconds. */
 struct mf_prune_limit {
-    double us;          /* drop the step if both of its runs took longer; INFINITY: no limit */
-    double rerun_us;    /* up to here a second run must confirm */
+    double us; /* drop the step if it took longer; INFINITY: no limit */
+    /* up to this time, a second run must also exceed the limit before the step is dropped */
+    double rerun_us;
     double factor;      /* us / best_us */
     double best_us;     /* best time of the competitors */
-    const char *rivals; /* competitors, for the message */
+    const char *rivals; /* text that names the competitors, for the message */
 };
 
 struct mf_prune_keys mf_prune_keys(const struct mf_step *step);
-/* 0 if the group has no time yet. */
+/* Returns 0 if the group has no time yet. */
 double mf_prune_best(const struct mf_prune_bests *bests, uint64_t key);
 /* Records the time of a successful step for its three groups. */
 void mf_prune_note(struct mf_prune_bests *bests, const struct mf_prune_keys *keys, double us);
 
-/* caller_best_us: best time of the step's kind that the caller knows; 0 if none. An exhaustive search stops
- * no step early. Only steps with a GEMM are stopped: a sort for larger blocks does not compete with one for
- * smaller blocks, because a faster GEMM may need it; steps without a GEMM take little time. */
+/* caller_best_us is the best time of the step's kind that the caller knows, or 0. An exhaustive search stops
+ * no step early. Otherwise only steps with a GEMM are stopped. Steps without a GEMM take little time. Also, a
+ * sort for large blocks does not compete with a sort for small blocks, because a faster GEMM may need the
+ * large blocks. */
 struct mf_prune mf_prune_start(const struct mf_prune_bests *bests, const struct mf_prune_keys *keys,
                                const struct mf_step *step, double caller_best_us, bool exhaustive);
 struct mf_prune_limit mf_prune_limit(const struct mf_prune *p);
-/* True if more than half of `count` planned samples exceed the limit for the step's layout: then the median
- * does too, whatever the remaining samples are. us: the samples so far. */
+/* True if more than half of the `count` planned samples already exceed the limit of the step's layout. The
+ * median then exceeds it too, whatever the remaining samples are. us has the n samples so far. */
 bool mf_prune_is_decided(const struct mf_prune *p, const double *us, size_t n, int count);
-/* Time in ms without a message after which a step counts as hung, at most cap_ms. Derived from the best time
- * of its kind; cap_ms if that is unknown or the search is exhaustive. */
+/* Returns the time in ms without a message after which a step counts as hung, at most cap_ms. The time is
+ * derived from the best time of the step's kind. It is cap_ms if the best time is unknown or the search is
+ * exhaustive. */
 int64_t mf_prune_hang_ms(double best_us, bool exhaustive, int64_t cap_ms);

@@ -1,4 +1,4 @@
-/* Memory regions that kernels read and write: whole memory files, mapped.
+/* Memory regions that kernels read and write. Each region is a whole memory file, mapped.
  *
  * A foreign program can map the same file; mf_region_locate finds a region by address. The list of regions
  * belongs to the process and is not thread-safe. */
@@ -15,42 +15,46 @@ struct mf_region {
     uint8_t *at; /* host address; NULL: no region, or device memory only */
     size_t bytes;
     int fd;
-    struct mf_device *device; /* device that holds a copy in its own memory; NULL: launches use `at` */
-    uint8_t *copy;            /* device copy of the whole region */
-    bool sparse;              /* the host has pages only for bytes written or pulled */
+    /* device that holds a copy of the region in its own memory; NULL: launches use `at` */
+    struct mf_device *device;
+    uint8_t *copy; /* device copy of the whole region */
+    bool sparse;   /* the host has pages only for bytes written or pulled */
 };
 #define MF_REGION_INIT \
     {                  \
         .fd = -1       \
     }
 
-/* Zeroed, writable, rounded up to whole pages. -ENOMEM. */
+/* Creates a zeroed, writable region, rounded up to whole pages. Returns 0 or -ENOMEM. */
 int mf_region_new(size_t bytes, struct mf_region *ret);
-/* Like mf_region_new, without host pages: for data that a device writes and the host rarely reads.
+/* Like mf_region_new, but without host pages; for data that a device writes and the host rarely reads.
  * mf_region_pull allocates the pages. */
 int mf_region_new_sparse(size_t bytes, struct mf_region *ret);
 /* Seals a finished file of whole pages, maps it read-only with all pages present, and adds it to memfd_store
- * (may be NULL). Takes ownership of the descriptor, also on error. */
+ * (may be NULL). Takes ownership of the descriptor, even on error. */
 int mf_region_seal(int fd, size_t bytes, struct mf_memfd_store *memfd_store, const char *key,
                    struct mf_region *ret);
-/* Maps the file stored under the key read-only, with all pages present. -ENOENT: no file of that size. */
+/* Maps the file stored under the key read-only, with all pages present. Returns -ENOENT if the store has no
+ * such file of that size. */
 int mf_region_find(struct mf_memfd_store *memfd_store, const char *key, size_t bytes, struct mf_region *ret);
-/* Write-protects the host mapping: a step that writes to its input faults. */
+/* Write-protects the host mapping, so that a step that writes to its input faults. */
 void mf_region_protect(struct mf_region *r);
 void mf_region_release(struct mf_region *r);
 /* Finds the memory file and the offset of a host address in any region of this process, so that a foreign
- * program can map it. -ENOENT: the address is in no region. */
+ * program can map the file. Returns -ENOENT if the address is in no region. */
 int mf_region_locate(const void *address, int *ret_fd, uint64_t *ret_offset);
 
-/* For devices with their own memory: alloc_copy allocates a zeroed device copy, push copies host to device,
- * pull device to host. No effect on other devices, or if device is NULL. -ENOMEM, -EIO. */
+/* mf_region_alloc_copy allocates a zeroed copy on a device that has its own memory. mf_region_push copies
+ * host to device, mf_region_pull device to host. They do nothing for other devices or if device is NULL.
+ * Return -ENOMEM or -EIO on error. */
 int mf_region_alloc_copy(struct mf_region *r, struct mf_device *device);
-/* Allocates zeroed memory on such a device only; the region cannot be pushed, pulled or mapped. -ENOMEM. */
+/* Allocates zeroed memory only on a device that has its own memory. The region cannot be pushed, pulled or
+ * mapped. Returns 0 or -ENOMEM. */
 int mf_region_on_device(size_t bytes, struct mf_device *device, struct mf_region *ret);
 int mf_region_push(const struct mf_region *r);
 int mf_region_pull(const struct mf_region *r);
-/* Allocates host pages of a sparse region, so that a write does not raise SIGBUS when memory is exhausted.
- * -ENOMEM. */
+/* Allocates host pages of a sparse region. Without them, a write raises SIGBUS if memory is exhausted.
+ * Returns 0 or -ENOMEM. */
 int mf_region_populate(const struct mf_region *r, size_t at, size_t bytes);
 int mf_region_push_range(const struct mf_region *r, size_t at, size_t bytes);
 int mf_region_pull_range(const struct mf_region *r, size_t at, size_t bytes);
@@ -61,7 +65,7 @@ static inline void *mf_region_launch_address(const struct mf_region *r, const vo
     return r->device && p ? r->copy + (p - r->at) : (void *)(uintptr_t)p;
 }
 
-/* First address of the region for launches. */
+/* Returns the first address of the region for launches. */
 static inline void *mf_region_launch_start(const struct mf_region *r)
 {
     return r->device ? r->copy : r->at;

@@ -31,7 +31,7 @@ struct probe {
     struct mf_tensor_ref give_refs[2][MF_STEP_TENSOR_SPECS_MAX];
     const int64_t *source[MF_STEP_TENSOR_SPECS_MAX];
     bool accumulates[MF_STEP_TENSOR_SPECS_MAX];
-    /* index of the need that shares the give's memory; -1: none */
+    /* per output: index of the input that shares the output's memory; -1: no such input */
     int accumulated_from[MF_STEP_TENSOR_SPECS_MAX];
     int run; /* index of the outputs that the next launch writes */
     struct mf_unit_result result;
@@ -42,7 +42,7 @@ static int64_t hang_limit_ms(const struct probe *p)
     return mf_prune_hang_ms(p->prune.kind_us, p->s->options.exhaustive, p->s->options.time_cap_ms);
 }
 
-/* Exhaustive search may spend half of a step's time limit on samples. */
+/* Returns the time for samples: half of a step's time limit in an exhaustive search, otherwise 0. */
 static double budget_us(const struct mf_session *s)
 {
     return s->options.exhaustive ? (double)s->options.time_cap_ms * 1000 / 2 : 0;
@@ -126,8 +126,8 @@ static int bind(struct probe *p)
     return r;
 }
 
-/* Retries if memory is exhausted, after freeing the device cache. If an output is verified against z, the
- * host creates z first: with the step's buffers allocated there may be no memory for it. */
+/* Binds. If memory is exhausted, frees the device cache and binds again. If an output is verified against z,
+ * the host creates z before the second try, because the step's buffers may leave no memory for z. */
 static int bind_with_retry(struct probe *p)
 {
     int r = bind(p);
@@ -139,7 +139,8 @@ static int bind_with_retry(struct probe *p)
     return r < 0 ? r : bind(p);
 }
 
-/* Launch arguments of the current run and rotation. needs: storage for the result's `needs`. */
+/* Returns the launch arguments of the current run and rotation. The result's `needs` points to the array
+ * `needs`. */
 static struct mf_launch launch_of(const struct probe *p, struct mf_tensor_ref needs[MF_STEP_TENSOR_SPECS_MAX])
 {
     memcpy(needs, p->needs[p->measured.rotation], MF_STEP_TENSOR_SPECS_MAX * sizeof(*needs));
@@ -204,8 +205,8 @@ static int poison(struct probe *p, int run)
     return r;
 }
 
-/* Rejects code with heavy register spilling without running it: it cannot win, and one launch may take
- * seconds. */
+/* Rejects a kernel with heavy register spilling without running it, because it cannot be the fastest and one
+ * launch may take seconds. */
 static int refuse_spills(struct probe *p)
 {
     if (p->result.use.spills <= MF_PRUNE_SPILL_MAX || p->s->options.exhaustive)
@@ -239,7 +240,7 @@ static void take_verdict(struct probe *p, const struct mf_verdict *v)
     }
 }
 
-/* r: return value of a gate. True: the step is rejected, and the result has the reason. */
+/* True if the step is rejected; the result then has the reason. r is the return value of a gate. */
 static bool is_refused(struct probe *p, int r, const struct mf_verdict *verdict)
 {
     if (r > 0)
@@ -249,8 +250,8 @@ static bool is_refused(struct probe *p, int r, const struct mf_verdict *verdict)
     return r != 0;
 }
 
-/* Calls a function of measure/verify/verify.h, again with z if the host needs z. Creating z does not count
- * against the step's time limit. */
+/* Calls a function of measure/verify/verify.h. If the host lacks z for it, creates z and calls the function
+ * again. Creating z does not count against the step's time limit. */
 static int verify_with(int (*verify)(const struct mf_verify_input *, struct mf_verdict *), struct probe *p,
                        const struct mf_verify_input *v, struct mf_verdict *ret)
 {
@@ -263,7 +264,7 @@ static int verify_with(int (*verify)(const struct mf_verify_input *, struct mf_v
     return r < 0 ? r : verify(v, ret);
 }
 
-/* Applies all gates to a run's outputs. 1: rejected, and the result has the reason. */
+/* Applies all gates to a run's outputs. Returns 1 if the step is rejected; the result then has the reason. */
 static int verify_run(struct probe *p, int run)
 {
     for (int i = 0; i < p->step->n_gives; i++) {
@@ -278,7 +279,8 @@ static int verify_run(struct probe *p, int run)
     return 0;
 }
 
-/* Compares the second run with the first. Outputs that may differ are also verified against the reference. */
+/* Compares the second run with the first. Outputs that may differ between runs are also verified against the
+ * reference. */
 static int verify_second(struct probe *p)
 {
     for (int i = 0; i < p->step->n_gives; i++) {
@@ -294,7 +296,7 @@ static int verify_second(struct probe *p)
     return 0;
 }
 
-/* Verified run 0 or 1, which also counts as a sample. */
+/* Makes run 0 or 1 on poisoned outputs. The run is verified later and also counts as a sample. */
 static int run_poisoned(struct probe *p, int run)
 {
     int r = poison(p, run);
@@ -304,7 +306,7 @@ static int run_poisoned(struct probe *p, int run)
     return r;
 }
 
-/* ---- stages of a probe; each returns 1 if the step is rejected, with its result ---- */
+/* ---- stages of a probe; each returns 1 if it rejects the step, with the reason in the result ---- */
 
 static int first_run(struct probe *p)
 {
@@ -326,7 +328,7 @@ static int first_run(struct probe *p)
     return 0;
 }
 
-/* Drops a step that is too slow for any pipeline: prune.h. */
+/* Drops a step that is too slow for any pipeline (measure/session/prune.h). */
 static int drop_slow(struct probe *p)
 {
     const struct mf_prune_limit limit = mf_prune_limit(&p->prune);
@@ -359,7 +361,7 @@ static int second_run(struct probe *p)
     return 0;
 }
 
-/* Takes n samples, or fewer once the result of all `count` is decided. */
+/* Takes n samples. Stops earlier once the samples so far decide the median of all `count` samples. */
 static int take_samples(struct probe *p, int n, int count)
 {
     p->run = 1;
@@ -373,7 +375,8 @@ static int take_samples(struct probe *p, int n, int count)
     return 0;
 }
 
-/* Runs the warm-up. If there is one, all samples so far are discarded, that of the verified run included. */
+/* Makes the warm-up runs. If there are any, discards all samples so far, even the sample of the verified run.
+ */
 static int warm_up(struct probe *p)
 {
     struct mf_sink *sink = p->s->sink;
@@ -419,8 +422,8 @@ static void attempt(struct probe *p)
     mf_session_phase(p->s->sink, MF_PHASE_TIMING);
     if (drop_slow(p) || warm_up(p))
         return;
-    /* The second verified run is placed amid the samples, so that rotation 0 is cold for it and for the next
-     * step. */
+    /* The second verified run takes place in the middle of the samples, so that rotation 0 is cold in this
+     * run and in the first run of the next step. */
     int count = mf_measure_count(p->first_us, budget_us(p->s)), left = count - (int)p->samples.n_all - 1;
     int before = p->measured.n_rotations > 1 ? (left + 1) / 2 : 0;
     if (take_samples(p, before, count))
@@ -435,8 +438,8 @@ static void attempt(struct probe *p)
     (void)check_bands(p);
 }
 
-/* Times taken on a slow device are discarded, and so is a `slow` verdict: the step runs again after the
- * device has cooled down. */
+/* Probes the step. If the canary shows a slow device, discards the samples and a `slow` verdict, waits until
+ * the device has cooled down, and probes the step again. */
 static void run_probe(struct probe *p)
 {
     struct mf_unit_result blank = p->result;
@@ -453,7 +456,7 @@ static void run_probe(struct probe *p)
     p->result.canary = mf_session_canary(p->s);
 }
 
-/* Computes median and deviation of the samples, and applies the last gate: plausible time. */
+/* Computes median and deviation of the samples, and applies the last gate: the time must be plausible. */
 static void finish(struct probe *p, double *samples)
 {
     size_t n;
@@ -498,7 +501,7 @@ static int open_kernel(struct probe *p)
     return 1;
 }
 
-/* Runs a failed step again on restored inputs: an earlier step may have overwritten them. */
+/* Runs a failed step again on restored inputs, because an earlier step may have overwritten the inputs. */
 static void run_on_fresh_data(struct probe *p, const struct mf_unit_result *blank)
 {
     char reason[MF_REASON_MAX];

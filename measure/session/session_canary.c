@@ -4,7 +4,8 @@
 #include "measure/race/measure.h"
 #include "measure/session/session_data.h"
 
-/* An interrupted run does not prove a slow device: take the minimum of up to three. */
+/* A run may be slow because it was interrupted, not because the device is slow. Take the minimum of up to
+ * three runs. */
 #define CANARY_RUNS_MAX 3
 
 double mf_session_canary(struct mf_session *s)

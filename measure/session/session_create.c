@@ -14,9 +14,10 @@
 #include "measure/session/session.h"
 #include "measure/session/session_data.h"
 
-#define BUFFER_MIN (256u << 20) /* bytes of inputs and outputs that are kept between steps, at least */
+/* minimum size of the inputs and outputs that are kept between steps, in bytes */
+#define BUFFER_MIN (256u << 20)
 
-/* Estimated host memory in bytes: references with z, and the largest tensor specs. */
+/* Estimates the host memory in bytes for the references with z and the largest tensor specs. */
 static double layer_bytes(const struct mf_shape *shape)
 {
     double rows = (double)shape->token * shape->topk, I = shape->inter_dim, H = shape->model_dim;
@@ -24,7 +25,7 @@ static double layer_bytes(const struct mf_shape *shape)
     return reference + 3 * 4 * rows * (2 * I + H);
 }
 
-/* Additional bytes if the host creates the weights: two layouts. */
+/* Returns the additional bytes that the host needs to create the weights in two layouts. */
 static double host_weight_bytes(const struct mf_shape *shape)
 {
     struct mf_tensor_spec w1 = mf_plain_w(shape, MF_TENSOR_W1, "row");
@@ -77,7 +78,8 @@ static int make_bias(struct mf_session *s, enum mf_tensor b, struct mf_region *r
     return r;
 }
 
-/* Weights in layout `row`, from which the host converts other layouts and computes references. */
+/* Creates the weights in layout `row`. The host converts them to other layouts and computes references from
+ * them. */
 static int make_host_weights(struct mf_session *s, char *why, size_t cap)
 {
     struct mf_session_weight *w;
@@ -95,8 +97,9 @@ static int make_host_weights(struct mf_session *s, char *why, size_t cap)
     return r;
 }
 
-/* A device that creates data also computes the references from its weights. If its memory does not suffice,
- * the host creates everything. why: filled only if it says more than strerror. */
+/* Creates the shape's data and references. If the device can create weights, it also computes the references
+ * from them. If the device has too little memory, the host creates everything. Writes to `why` only if it can
+ * say more than strerror. */
 static int make_data(struct mf_session *s, char *why, size_t cap)
 {
     int r = check_memory(layer_bytes(&s->shape), why, cap);

@@ -18,7 +18,8 @@
 
 /* ---- weights ---- */
 
-/* The key holds all that a weight depends on: sizes, tensor spec (format, scale, layout) and seed. */
+/* Writes the key of a weight. The key contains everything that the weight depends on: sizes, tensor spec
+ * (format, scale, layout) and seed. */
 static void weight_key(const struct mf_session *s, const struct mf_tensor_spec *a, char key[MF_KEPT_KEY_MAX])
 {
     char text[MF_TENSOR_SPEC_TEXT_MAX];
@@ -43,8 +44,9 @@ static struct mf_tensor_ref weight_ref(const struct mf_part *parts, int n, uint8
     return ref;
 }
 
-/* Creates one weight expert by expert. Each thread creates an expert in its own buffer and writes it to the
- * file: writing whole pages avoids zeroing them, which is most of the cost of filling a mapping. */
+/* Creates one weight expert by expert. Each thread creates an expert in its own buffer and writes the buffer
+ * to the file. Writing whole pages avoids zeroing them first; zeroing is most of the cost of filling a
+ * mapping. */
 struct weight_job {
     struct mf_session *s;
     const struct mf_tensor_spec *tensor_spec;
@@ -128,8 +130,8 @@ static int make_weight(struct mf_session *s, const struct mf_tensor_spec *a, con
     return mf_region_seal(j.fd, bytes, s->memfd_store, key, ret);
 }
 
-/* Opens a weight for launches: created by device_data if the session has one, otherwise from a file that is
- * found or created. */
+/* Opens a weight for launches. If the session has device_data, the device creates the weight. Otherwise finds
+ * or creates the weight's file. */
 static int open_weight(struct mf_session *s, const struct mf_part *parts, int n, size_t bytes,
                        struct mf_session_weight *w)
 {
@@ -230,7 +232,7 @@ static int fill_input(struct mf_session *s, const struct mf_tensor_spec *a, int 
     return r < 0 ? r : mf_reference_tensor_spec(&data, &s->ref, a, &sorted, to);
 }
 
-/* Creates an input that the host fills. */
+/* Creates an input whose values the host writes. */
 static int make_input_on_host(struct mf_session *s, const struct mf_tensor_spec *a, int rotation,
                               struct mf_guarded *ret)
 {
@@ -248,7 +250,7 @@ static int make_input_on_host(struct mf_session *s, const struct mf_tensor_spec 
     return r;
 }
 
-/* Source of an input that is created on the device without encoding on the host. */
+/* Source of an input that is created on the device, so that the host need not encode it. */
 enum source {
     SOURCE_NONE,
     SOURCE_X,     /* copy of the layer's x */
@@ -278,7 +280,8 @@ static int gather(struct mf_session *s, const struct mf_tensor_spec *a, int rota
     return r < 0 ? r : mf_device_data_gather(s->device_data, a, &sorted, &from, &g->launch_ref);
 }
 
-/* Creates an input in device memory only. -ENOTSUP or -ENOMEM: create it on the host. */
+/* Creates an input in device memory only. If it returns -ENOTSUP or -ENOMEM, the caller creates the input on
+ * the host. */
 static int make_input_on_device(struct mf_session *s, const struct mf_tensor_spec *a, int rotation,
                                 struct mf_guarded *ret)
 {
@@ -344,7 +347,7 @@ static int new_output(struct mf_session *s, const struct mf_tensor_spec *a, stru
                           : mf_guarded_new(a, &s->shape, s->device, ret);
 }
 
-/* Appends an output to the session's list, which has a free entry. */
+/* Appends an output to the session's list, which must have a free entry. */
 static int add_output(struct mf_session *s, const struct mf_tensor_spec *a, struct mf_session_output **ret)
 {
     struct mf_session_output *made = calloc(1, sizeof(*made));
@@ -384,7 +387,7 @@ int mf_session_output(struct mf_session *s, const struct mf_tensor_spec *a, stru
     return 0;
 }
 
-/* Source rows in slot order under expert parallelism: -1 for slots of experts on other ranks. */
+/* Makes the source rows in slot order under expert parallelism. Slots of experts on other ranks get -1. */
 static int make_slots(const struct mf_session *s, struct mf_session_order *ret)
 {
     int64_t rows = s->shape.token * s->shape.topk;
@@ -395,7 +398,7 @@ static int make_slots(const struct mf_session *s, struct mf_session_order *ret)
     return ret->slots ? 0 : -ENOMEM;
 }
 
-/* Source rows of a decoded weight: -1 for experts without a route. */
+/* Makes the source rows of a decoded weight. Rows of experts without a route get -1. */
 static int make_decoded(const struct mf_session *s, const struct mf_tensor_spec *a,
                         struct mf_session_order *ret)
 {
@@ -493,7 +496,7 @@ int mf_session_reserve(struct mf_session *s, struct mf_region *region, size_t by
     if (mf_region_launch_start(region) && region->bytes >= bytes)
         return 0;
     mf_region_release(region);
-    if (s->device_data) /* the device fills the region; the host never reads it */
+    if (s->device_data) /* the device fills the region, and the host never reads it */
         return mf_region_on_device(bytes, s->device, region);
     if (bytes > mf_memory_available())
         return -ENOMEM;
@@ -563,7 +566,7 @@ bool mf_session_inputs_unprotected(const struct mf_session *s)
 
 void mf_session_trim(struct mf_session *s)
 {
-    /* the list of regions is limited too (REGIONS_MAX) */
+    /* the number of regions is also limited (REGIONS_MAX) */
     if (s->buffer_bytes > s->buffer_max || s->n_inputs + 2 * s->n_outputs > 300)
         drop_buffers(s);
 }

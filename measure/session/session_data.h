@@ -1,10 +1,10 @@
-/* Private data of a session and the buffers created from it on demand; session.h is the public interface.
+/* Private data of a session and the buffers created from it on demand. The public interface is session.h.
  *
- * Weights and references live in sealed memory files, keyed by all that they depend on. Weights that a device
- * creates itself live only in device memory and are created again by the next runner. Inputs are created once
- * per tensor spec and rotation and are then read-only. Each output has two buffers, for run one and run two.
- * Inputs and outputs are dropped between steps once they exceed a quarter of the memory that was free at
- * session start. */
+ * Weights and references are in sealed memory files, keyed by everything that they depend on. Weights that a
+ * device creates itself exist only in device memory, and the next runner creates them again. Inputs are
+ * created once per tensor spec and rotation and are then read-only. Each output has two buffers, for run one
+ * and run two. Inputs and outputs are dropped between steps once they exceed a quarter of the memory that was
+ * free at session start. */
 #pragma once
 
 #include "kernels/gpu/host/device_data.h"
@@ -18,9 +18,10 @@
 struct mf_session_weight {
     struct mf_tensor_spec tensor_spec;
     struct mf_region region;
-    struct mf_tensor_ref ref, launch_ref; /* host addresses, NULL if none; addresses for launches */
-    double used[MF_ROTATIONS_MAX];        /* session.traffic when a rotation was last read; < 0: never */
-    int cursor;                           /* rotation of the last timed call */
+    /* ref: host addresses, NULL if the host has no copy; launch_ref: addresses for launches */
+    struct mf_tensor_ref ref, launch_ref;
+    double used[MF_ROTATIONS_MAX]; /* by rotation: session.traffic when it was last read; < 0: never */
+    int cursor;                    /* rotation of the last timed call that read this weight */
 };
 
 struct mf_session_input {
@@ -32,7 +33,8 @@ struct mf_session_output {
     struct mf_guarded run[2];
 };
 
-/* Source row of each output row, -1 for padding. slots: by slot or weight row; tokens: by token, for x. */
+/* Source row of each output row, -1 for padding. `slots` numbers source rows by slot or weight row. `tokens`
+ * numbers them by token, for x. */
 struct mf_session_order {
     int32_t block;
     enum mf_tensor decoded; /* weight whose decoded rows are in slots; MF_TENSOR_N_ otherwise */
@@ -58,7 +60,7 @@ struct mf_session {
 
     struct mf_session_input *inputs;
     size_t n_inputs, cap_inputs;
-    struct mf_session_output **outputs; /* allocated one by one: callers keep pointers */
+    struct mf_session_output **outputs; /* allocated separately, so that pointers to entries stay valid */
     size_t n_outputs, cap_outputs;
     struct mf_session_order orders[16];
     size_t n_orders;
@@ -68,7 +70,7 @@ struct mf_session {
 
     struct mf_prune_bests bests;
     double baseline_canary_us; /* lowest canary time of this session; 0: not run yet */
-    int n_ceilings;            /* number of times the device's ceilings were measured again */
+    int n_ceilings;            /* number of times that the device's ceilings were measured again */
 };
 
 /* Finds or creates the references and stores them in memfd_store. */
@@ -77,40 +79,42 @@ int mf_session_reference(struct mf_session *s);
 int mf_session_z(struct mf_session *s);
 /* Finds or creates the weight in that tensor spec. The pointer is valid until the session ends. */
 int mf_session_weight(struct mf_session *s, const struct mf_tensor_spec *a, struct mf_session_weight **ret);
-/* Finds or creates a step's input for that rotation. *ret_launch_ref: addresses for launches; *ret_host (may
- * be NULL): host addresses. */
+/* Finds or creates a step's input for that rotation. *ret_launch_ref has the addresses for launches.
+ * *ret_host (may be NULL) has the host addresses. */
 int mf_session_input(struct mf_session *s, const struct mf_tensor_spec *a, int rotation,
                      struct mf_tensor_ref *ret_launch_ref, struct mf_tensor_ref *ret_host);
-/* Output buffers for run one and run two; valid until the next mf_session_trim(). */
+/* Finds or creates the output buffers for run one and run two. They are valid until the next
+ * mf_session_trim(). */
 int mf_session_output(struct mf_session *s, const struct mf_tensor_spec *a, struct mf_guarded *ret[2]);
-/* Source row of each row of an output, -1 for padding. *ret NULL: row p is source row p (token order, slot
- * order without expert parallelism, index tensor specs). */
+/* Finds the source row of each row of an output, -1 for padding. If *ret is NULL, row p has source row p: in
+ * token order, in slot order without expert parallelism, and for index tensor specs. */
 int mf_session_source(struct mf_session *s, const struct mf_tensor_spec *a, const int64_t **ret);
-/* Frees memory that the device data only caches. Returns true if there was any: a failed allocation can be
- * retried. */
+/* Frees device memory that device_data uses only as a cache. Returns true if there was any; the caller can
+ * then retry a failed allocation. */
 bool mf_session_free_device_cache(struct mf_session *s);
-/* Makes the region at least that large; its contents are undefined. */
+/* Makes the region at least that large. Its contents are then undefined. */
 int mf_session_reserve(struct mf_session *s, struct mf_region *region, size_t bytes);
-/* Restores all step inputs: an earlier step may have overwritten device memory without touching a guard band.
- * Weights are rewritten in place; other inputs are dropped and created again on demand. Invalidates
- * mf_tensor_refs of inputs; those of weights and outputs stay valid. */
+/* Restores all step inputs, because an earlier step may have overwritten device memory without touching a
+ * guard band. Weights are rewritten in place. Other inputs are dropped and created again on demand.
+ * mf_tensor_refs of inputs become invalid; mf_tensor_refs of weights and outputs stay valid. */
 int mf_session_renew(struct mf_session *s);
-/* Rewrites the reason of a failed result for a result that passed on retry. */
+/* Rewrites the reason of a failed result, after a retry on restored inputs has passed. */
 void mf_session_retry_reason(char reason[MF_REASON_MAX]);
-/* True if an earlier step may have overwritten the inputs: the device cannot write-protect them. */
+/* True if an earlier step may have overwritten the inputs, because the device cannot write-protect them. */
 bool mf_session_inputs_unprotected(const struct mf_session *s);
 /* Drops inputs and outputs if they are too large. Call it between steps only. */
 void mf_session_trim(struct mf_session *s);
-/* Frees all inputs, outputs and orders; only mf_session_free calls it. */
+/* Frees all inputs, outputs and orders. Only mf_session_free calls it. */
 void mf_session_free_buffers(struct mf_session *s);
 
 void mf_session_phase(struct mf_sink *sink, enum mf_phase phase);
-/* Precompilation list for this session's steps; refers to the session. */
+/* Returns an empty precompilation list for this session's steps. The list refers to the session. */
 struct mf_ahead mf_session_ahead(const struct mf_session *s);
-/* Above this ratio of its baseline the canary shows a throttled or shared device. */
+/* If the canary exceeds this multiple of its baseline, the device is throttled or shared. */
 #define MF_CANARY_LIMIT 1.5
-/* Runs the canary. Returns its time relative to the lowest of this session; NAN if the canary failed. */
+/* Runs the canary. Returns its time relative to the lowest time of this session, or NAN if the canary failed.
+ */
 double mf_session_canary(struct mf_session *s);
-/* Waits until the canary is back at its baseline. If it stays slow (200 ms), its current time becomes the
- * baseline. */
+/* Waits until the canary is back at its baseline. If it is still slow after 200 ms, its current time becomes
+ * the baseline. */
 void mf_session_cool_down(struct mf_session *s);

@@ -1,4 +1,4 @@
-/* Races of whole pipelines, run as production runs them (kernels/pipeline/fmoe.h). */
+/* Races whole pipelines. The pipelines run as in production (kernels/pipeline/fmoe.h). */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -29,8 +29,8 @@ struct race {
     struct finalist *finalists;
     struct mf_racer *racers;
     struct mf_race_buffers buffers;
-    /* True: verified once in the first round, and twice before the rerun. False: verified twice before the
-     * first round. */
+    /* If true, a pipeline is verified once in the first round and twice before its rerun. If false, it is
+     * verified twice before the first round. */
     bool checks_late;
     int sink_error;
 };
@@ -71,7 +71,7 @@ static int enter(struct race *r, size_t i)
     return 0;
 }
 
-/* Warm-up runs; they rotate as timed runs do. */
+/* Makes the warm-up runs. They rotate over the weights like timed runs. */
 static int warm_up(struct race *r, size_t i, char reason[MF_REASON_MAX])
 {
     double us;
@@ -84,7 +84,7 @@ static int warm_up(struct race *r, size_t i, char reason[MF_REASON_MAX])
     return result;
 }
 
-/* A racer passes one verified run before its first sample, and two runs that agree before it is rerun. */
+/* Verifies a racer: with one run before its first sample, or with two runs (`twice`) before its rerun. */
 static int check(struct race *r, struct finalist *f, bool twice, double *ret_us, char reason[MF_REASON_MAX])
 {
     mf_session_phase(r->sink, MF_PHASE_VERIFY);
@@ -184,7 +184,7 @@ static size_t samples_of(const struct mf_race_plan *plan)
     return n;
 }
 
-/* Compiles before the pipelines are opened: opening counts against a pipeline's time limit. */
+/* Compiles before the pipelines are opened, because opening counts against a pipeline's time limit. */
 static int compile_ahead(struct mf_session *s, const struct mf_race_entry *entries, size_t n)
 {
     _cleanup_(mf_ahead_release) struct mf_ahead ahead = mf_session_ahead(s);

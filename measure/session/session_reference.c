@@ -1,7 +1,7 @@
 /* Finds or creates the references of a shape.
  *
- * They are computed once per shape, routing and seed, and stored in a sealed memory file that outlives the
- * runner. A restarted runner and the race after the probes reuse them. */
+ * References are computed once per shape, routing and seed, and stored in a sealed memory file that outlives
+ * the runner. A restarted runner reuses them, and so does the race after the probes. */
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -12,13 +12,15 @@
 #include "measure/session/memory.h"
 #include "measure/session/session_data.h"
 
-/* True if the reference block contains z. References created on the device omit it: few steps need z. */
+/* True if the reference block contains z. References created on the device omit z, because few steps need it.
+ */
 static bool has_z(const struct mf_session *s)
 {
     return !s->device_data || !mf_device_data_keeps_z(s->device_data);
 }
 
-/* Readable sizes, and a hash of all inputs of the values: a recorded routing profile is longer than a key. */
+/* Writes the key of the references: readable sizes, and a hash of everything that the values depend on. The
+ * hash is needed because a recorded routing profile can be longer than a key. */
 static void reference_key(const struct mf_session *s, char key[MF_KEPT_KEY_MAX])
 {
     char shape[MF_SHAPE_TEXT_MAX], routing[MF_ROUTING_TEXT_MAX];
@@ -64,7 +66,7 @@ int mf_session_reference(struct mf_session *s)
     int r = mf_reference_bytes(&s->shape, has_z(s), &bytes);
     if (r < 0)
         return r;
-    bytes = (bytes + 4095) & ~(size_t)4095; /* whole pages, as regions */
+    bytes = (bytes + 4095) & ~(size_t)4095; /* whole pages, like regions */
     reference_key(s, key);
     r = mf_region_find(s->memfd_store, key, bytes, &s->ref_region);
     if (r == -ENOENT)

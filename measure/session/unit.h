@@ -1,4 +1,5 @@
-/* Options and results of a work unit, and the interface that reports them (docs/protocol.md, section 1). */
+/* Options and results of a work unit, and the interface through which a running unit reports
+ * (docs/protocol.md, section 1). */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -26,33 +27,33 @@ struct mf_unit_options {
     struct mf_routing routing;
     double err_ratio; /* maximum mismatch ratio, as in AITER */
     uint64_t seed;
-    int64_t time_cap_ms; /* per step */
+    int64_t time_cap_ms; /* time limit per step */
     int64_t warmup;      /* warm-up runs per candidate, not counted as samples; 0: none */
     bool exhaustive;     /* run all gates and samples; never drop a step by its time */
 };
-/* Reads `options` of a UNIT message; missing members get the defaults of docs/api.md. -EINVAL: *ret_field is
- * the bad member. */
+/* Reads `options` of a UNIT message. Missing members get the defaults of docs/api.md. Returns -EINVAL for a
+ * bad member and its name in *ret_field. */
 int mf_unit_options_parse(const cJSON *json, struct mf_unit_options *ret, const char **ret_field);
 
 #define MF_SAMPLES_MAX 4096
 
 /* Result of one step or pipeline. Times in microseconds; NAN if not measured. */
 struct mf_unit_result {
-    int64_t id; /* step or pipeline */
+    int64_t id; /* id of the step or pipeline */
     bool is_pipeline;
     enum mf_status status;
     char reason[MF_REASON_MAX];
     double us, mad; /* median and median absolute deviation of the samples */
     double err, row_err, row_limit;
-    int verified;     /* verified runs: 0, 1, or 2 = all gates passed */
+    int verified;     /* number of verified runs: 0, 1 or 2; 2: all gates passed */
     double canary;    /* canary time after this result, relative to the lowest of the session */
     const char *mode; /* "cold": weights were read from memory; "warm"; "": not timed */
     const double *samples;
     size_t n_samples;
-    const double *fresh; /* race: rerun samples of a group's winner and its ties */
+    const double *fresh; /* race only: rerun samples of a group's winner and its ties */
     size_t n_fresh;
-    int dropped_at;               /* race: round in which it was dropped; 0: never */
-    struct mf_resource_usage use; /* steps only */
+    int dropped_at;               /* race only: round in which the pipeline was dropped; 0: never */
+    struct mf_resource_usage use; /* only for steps */
 };
 
 struct mf_race_won {
@@ -68,22 +69,23 @@ struct mf_race_outcome {
     struct mf_race_won groups[MF_RACE_GROUPS_MAX];
     size_t n_groups;
     int rounds, calls;
-    int64_t active; /* experts with at least one route; 0: unknown */
+    int64_t active; /* number of experts with at least one route; 0: unknown */
 };
 
-/* Receives the reports of a running unit. Calls may block on the socket; a negative return value ends the
+/* Receives the reports of a running unit. Calls may block on the socket. A negative return value ends the
  * unit. */
 struct mf_sink {
-    /* Starts a step or pipeline: silence for more than limit_ms is a hang. */
+    /* Starts a step or pipeline. If no message follows for more than limit_ms, the step or pipeline counts as
+     * hung. */
     int (*begin)(struct mf_sink *s, int64_t id, bool is_pipeline, int64_t limit_ms);
     int (*result)(struct mf_sink *s, const struct mf_unit_result *r);
     int (*race)(struct mf_sink *s, const struct mf_race_outcome *o);
     void (*phase)(struct mf_sink *s, enum mf_phase phase);
 };
 
-/* Memory that outlives a runner: sealed memory files held by the worker. */
+/* Store for memory that outlives a runner. The worker holds the sealed memory files. */
 struct mf_memfd_store {
-    /* Returns the file stored under the key, owned by the store; -1: not found. */
+    /* Returns the file stored under the key, or -1 if the key is not found. The store keeps ownership. */
     int (*find)(struct mf_memfd_store *k, const char *key, uint64_t *ret_bytes);
     /* Stores a sealed file. Takes ownership of the descriptor. */
     int (*keep)(struct mf_memfd_store *k, const char *key, int fd, uint64_t bytes);

@@ -10,7 +10,8 @@ struct mf_verify_input {
     const struct mf_layer_data *data;
     const struct mf_reference *ref;
     struct mf_guarded *out;
-    /* source row of each row (slot; token for x); -1: padding; NULL: row p is source row p */
+    /* source row of each output row (a token for x, otherwise a slot or weight row; -1: padding). NULL: row p
+     * has source row p */
     const int64_t *source;
     mf_ops covers; /* ops covered by the step or pipeline */
     double err_ratio;
@@ -18,7 +19,7 @@ struct mf_verify_input {
 };
 
 struct mf_verdict {
-    /* row_err, row_limit: of the row with the largest ratio of error to limit */
+    /* row_err and row_limit belong to the row with the largest ratio of error to limit */
     double err, row_err, row_limit;
-    char reason[MF_REASON_MAX]; /* empty: passed */
+    char reason[MF_REASON_MAX]; /* empty if all gates passed */
 };

@@ -14,7 +14,7 @@
 struct inspection {
     const struct mf_verify_input *v;
     struct mf_verify_row *rows;
-    float *scratch; /* two rows per thread */
+    float *scratch; /* space for two rows per thread */
     int64_t cols;
 };
 
@@ -44,8 +44,9 @@ static int inspect_on_host(struct inspection *s)
     return 0;
 }
 
-/* Inspects on the device if possible. The host inspects again what the device rejects, or has no memory to
- * inspect: a kernel may have overwritten the device's reference, but not the host's. */
+/* Inspects on the device if possible. The host inspects the output if the device has too little memory. It
+ * also inspects every output that the device rejects, because a kernel may have overwritten the device's
+ * reference but not the host's. */
 static int inspect_and_judge(struct inspection *s, bool written_only, struct mf_verdict *ret)
 {
     bool on_device = mf_verify_runs_on_device(s->v), refused = false;
@@ -115,7 +116,7 @@ struct comparison {
     const struct mf_verify_input *first;
     const struct mf_guarded *second;
     int64_t cols;
-    float *scratch;    /* two rows per thread */
+    float *scratch;    /* space for two rows per thread */
     double *distances; /* per row; < 0: padding or bitwise equal */
 };
 
@@ -151,7 +152,7 @@ static int compare(struct comparison *t)
         int r = mf_verify_distances_on_device(t->first, t->second, t->distances);
         if (r != -ENOMEM)
             return r;
-        r = mf_region_pull(&a->region); /* not enough device memory */
+        r = mf_region_pull(&a->region); /* the device has too little memory: compare on the host */
         if (r == 0)
             r = mf_region_pull(&t->second->region);
         if (r < 0)
@@ -165,7 +166,8 @@ int mf_verify_stable(const struct mf_verify_input *first, const struct mf_guarde
 {
     const struct mf_guarded *a = first->out;
     char name[96];
-    /* each run is checked against the contract; the order is free */
+    /* Index outputs are not compared. Each run was checked against the contract, which leaves the order of
+     * ids free. */
     if (a->tensor_spec.format == MF_FORMAT_INDEX)
         return 0;
     int64_t rows = a->parts[0].rows, n = 0, at = -1;

@@ -22,7 +22,8 @@ static int by_expert_and_id(const void *a, const void *b)
     return (x->id > y->id) - (x->id < y->id);
 }
 
-/* The used region: experts ascending, each with the minimum number of blocks for its routes. */
+/* Checks the blocks of the used region. The experts must ascend, and each must have the minimum number of
+ * blocks for its routes. */
 static int check_blocks(const struct mf_verify_input *v, const int64_t *routes, struct mf_verdict *ret)
 {
     const struct mf_guarded *g = v->out;
@@ -40,7 +41,7 @@ static int check_blocks(const struct mf_verify_input *v, const int64_t *routes, 
     return 0;
 }
 
-/* want and got are sorted. Compares the ids per expert as sets, and the weight of each id. */
+/* Compares the ids of each expert as sets, and the weight of each id. want and got are sorted. */
 static int check_routes(const struct route *want, const struct route *got, int64_t n, struct mf_verdict *ret)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -62,7 +63,7 @@ static int check_routes(const struct route *want, const struct route *got, int64
     return 0;
 }
 
-/* Collects the routes, without padding. Padding must be the contract's id with weight 0. */
+/* Collects the routes, without padding. Padding must have the contract's padding id and weight 0. */
 static int collect_routes(const struct mf_verify_input *v, int64_t in_use, struct route *got, int64_t n,
                           struct mf_verdict *ret)
 {
@@ -147,13 +148,14 @@ int mf_verify_sorted(const struct mf_verify_input *v, struct mf_verdict *ret)
         r = collect_routes(v, in_use, got, n, ret);
     if (r != 0 || routes_match(v, got, n, taken))
         return r;
-    /* Finds the first wrong route, for the message. */
+    /* Find the first wrong route, for the message. */
     qsort(want, (size_t)n, sizeof(*want), by_expert_and_id);
     qsort(got, (size_t)n, sizeof(*got), by_expert_and_id);
     return check_routes(want, got, n, ret);
 }
 
-/* Padding and tail ids must be T * top-k; blocks after the last used one must have expert -1. */
+/* Checks the tails: ids after the used region must be T * top-k, and blocks after the last used block must
+ * have expert -1. */
 static int check_tails(const struct mf_verify_input *v, struct mf_verdict *ret)
 {
     const struct mf_guarded *g = v->out;

@@ -12,12 +12,12 @@
 #define SMALL_ROW    0.05 /* minimum reference norm for relative errors, relative to the typical norm */
 #define EXPERT_ROWS  4    /* experts with fewer rows are judged by the row gate only */
 #define EXPERT_SHARE 0.5
-#define CHUNKS       64 /* fixed number of chunks: sums do not depend on the number of threads */
+#define CHUNKS       64 /* fixed, so that sums do not depend on the number of threads */
 
 /* Sums over a range of rows, without padding. */
 struct tally {
     int64_t n, n_unwritten, n_bad;
-    int64_t unwritten, bad; /* index of the first such row; -1: none */
+    int64_t unwritten, bad; /* index of the first unwritten row and of the first bad row; -1: none */
     double mismatches, difference, norm, size;
 };
 
@@ -88,7 +88,8 @@ static struct tally tally(struct judging *j, int n_threads)
     return all;
 }
 
-/* Error of the row in the plain pipeline that quantises h; 0 if the step does not quantise h. */
+/* Returns the error of the row in the plain pipeline, which quantises h. Returns 0 if the step does not
+ * quantise h. */
 static double quantisation_error(const struct mf_verify_input *v, int64_t source)
 {
     const mf_ops around = MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT) | MF_OP_BIT(MF_OP_GEMM2);
@@ -156,8 +157,8 @@ void mf_verify_name_row(const struct mf_verify_input *v, int64_t p, int64_t sour
     bool by_token = v->out->tensor_spec.tensor == MF_TENSOR_X || v->out->tensor_spec.tensor == MF_TENSOR_Y;
     int64_t of_expert = v->out->parts[0].rows / s->expert;
     if (mf_tensor_spec_is_decoded(&v->out->tensor_spec))
-        mf_format(buf, cap, "row %lld (expert %lld, row %lld of it)", (long long)p,
-                  (long long)(p / of_expert), (long long)(p % of_expert));
+        mf_format(buf, cap, "row %lld (expert %lld, its row %lld)", (long long)p, (long long)(p / of_expert),
+                  (long long)(p % of_expert));
     else if (by_token && p == source)
         mf_format(buf, cap, "row %lld", (long long)p);
     else if (by_token)
@@ -231,8 +232,8 @@ struct by_source {
     double error, limit;
 };
 
-/* True if even the largest error is within the smallest limit: then the medians are too, and most experts
- * need no sorting. */
+/* True if the largest error is within EXPERT_SHARE times the smallest limit. Then the median error is within
+ * its limit too, so that most experts need no sorting. */
 static bool all_within(const double *errors, const double *limits, int64_t n)
 {
     double largest = 0, least = INFINITY;

@@ -4,8 +4,9 @@
 
 #include "measure/verify/verify_row.h"
 
-/* rows: all rows of the output as mf_verify_row_inspect returns them; fills error and limit. cols: values per
- * row. Returns 0, 1 with a reason, or -ENOMEM. written_only: apply the poison gate only. */
+/* rows holds all rows of the output as filled by mf_verify_row_inspect; this function fills error and limit.
+ * cols is the number of values per row. If written_only, applies the poison gate only. Returns 0, 1 with a
+ * reason, or -ENOMEM. */
 int mf_verify_judge(const struct mf_verify_input *v, struct mf_verify_row *rows, int64_t cols,
                     bool written_only, struct mf_verdict *ret);
 

@@ -40,8 +40,8 @@ static uint32_t first_poison(const uint8_t *row, int bytes, size_t n, uint32_t p
     return 0;
 }
 
-/* In formats where every byte is a valid value, single poison bytes prove nothing; require a run of this
- * length. */
+/* In formats where every byte is a valid value, single poison bytes prove nothing. Only a run of at least
+ * this many poison bytes counts as unwritten. */
 #define POISON_RUN 16
 
 static uint32_t longest_run(const uint8_t *x, size_t n, uint8_t poison, uint32_t *ret_at)
@@ -93,7 +93,8 @@ static void decode(const struct mf_guarded *g, int64_t p, int64_t cols, float *t
                             (size_t)p, (size_t)cols, to);
 }
 
-/* Decodes row p of a decoded weight, numbered as in layout `row`. plain: the exact reference row. */
+/* Decodes row p of a decoded weight to `to`, with p numbered as in layout `row`. Writes the exact reference
+ * row to `plain`. */
 static void decode_weight(const struct mf_verify_input *v, int64_t p, int64_t cols, float *to, float *plain)
 {
     const struct mf_guarded *g = v->out;
@@ -191,7 +192,7 @@ bool mf_verify_has_reference(const struct mf_verify_input *v)
 {
     const struct mf_tensor_spec *a = &v->out->tensor_spec;
     float factor;
-    if (mf_tensor_spec_is_decoded(a)) /* the reference is the host's weight, if it has been created */
+    if (mf_tensor_spec_is_decoded(a)) /* the reference is the host's weight, which may not exist */
         return (a->tensor == MF_TENSOR_W1D ? v->data->w1 : v->data->w2).part[0] != NULL;
     return a->zeroed || (a->tensor == MF_TENSOR_X && a->format == MF_FORMAT_BF16) ||
            mf_reference_lacks_z(v->ref, a) || mf_reference_row(v->data, v->ref, a, 0, &factor);

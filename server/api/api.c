@@ -202,10 +202,10 @@ int mf_api_metrics_read(void *reader, struct mf_request *r)
 
 /* --- events --------------------------------------------------------------------------------------------- */
 
-/* Maximum bytes of one read, about one chunk of a stream. The stream asks again for more. */
+/* Maximum bytes of one read, about one chunk of a stream. The stream repeats the read to get more events. */
 #define EVENTS_BYTES (64u << 10)
 
-/* Sets the start of a new stream: after the given id, or after the latest event. */
+/* Sets the start of a new stream: directly after the given id, or after the latest event. */
 static int events_start(struct mf_store *s, struct mf_request *r)
 {
     const char *text = r->last_event_id[0] ? r->last_event_id : mf_request_query(r, "last_event_id");

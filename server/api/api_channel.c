@@ -1,4 +1,4 @@
-/* Handlers of channels: reading them, and the moves that change them. */
+/* Handlers of channels: reads, and the moves that change a channel. */
 #include "server/api/api.h"
 
 #include "common/base/clock.h"
@@ -158,7 +158,7 @@ int mf_api_channel_history(void *reader, struct mf_request *r)
     return answer_list(r, mf_read_channel_moves(store_of(reader), r->path_name, &r->page, &list), &list);
 }
 
-/* Many hosts poll this route: a matching ETag is answered without reading the table. */
+/* Many hosts poll this route, so a request with a matching ETag is answered without reading the table. */
 int mf_api_channel_csv(void *reader, struct mf_request *r)
 {
     struct mf_response *p = &r->response;
@@ -170,7 +170,7 @@ int mf_api_channel_csv(void *reader, struct mf_request *r)
     (void)mf_respond_header(p, "Moefarm-Release", "%" PRId64 " %s", release, name);
     mf_format(p->etag, sizeof(p->etag), "\"%s\"", hash);
     if (mf_request_etag_matches(r, p->etag)) {
-        p->status = 200; /* mf_exchange turns it into 304 */
+        p->status = 200; /* mf_exchange responds with 304 if the ETag matches */
         return 0;
     }
     return mf_api_answer_release(r, store_of(reader), release, MF_RELEASE_CSV);

@@ -55,8 +55,8 @@ static int add_shape_problem(void *context, const char *member, const char *code
     return add_error(to->w, at, code, why);
 }
 
-/* Returns 1 if the object has only known members, so that a misspelt member is reported. Otherwise adds an
- * error and returns 0, or -ENOMEM. */
+/* Returns 1 if the object has only known members. Otherwise adds an error, so that a misspelt member is
+ * reported, and returns 0, or -ENOMEM. */
 static int check_members(struct work *w, const cJSON *item, int index)
 {
     char at[112];
@@ -237,22 +237,28 @@ int mf_api_misses(void *reader, struct mf_request *r)
                  : mf_respond_list(&r->response, list.items, list.next);
 }
 
+static int refuse_priority(struct mf_request *r)
+{
+    char expected[MF_OPTION_HELP_MAX];
+    mf_batch_option_expected(mf_batch_option_find("priority"), expected);
+    return mf_refuse_at(&r->response, 400, "priority", "range", "priority: %s", expected);
+}
+
 int mf_api_misses_submit(void *farm, struct mf_request *r)
 {
     struct mf_device_class class;
     struct mf_miss_filter filter = {.min_count = 1, .failed = mf_request_flag(r, "failed")};
     const char *least = mf_request_query(r, "min_count"), *text = mf_request_query(r, "priority");
-    int64_t priority = ((struct mf_batch_options)MF_BATCH_OPTIONS_INIT).priority;
+    struct mf_batch_options options = mf_batch_options_default();
     cJSON *batches = NULL;
     if (query_class(r, &class, &filter.class) < 0)
         return -EINVAL;
     if (least && mf_parse_i64(least, 1, COUNT_MAX, &filter.min_count) < 0)
         return mf_refuse_at(&r->response, 400, "min_count", "range",
                             "min_count: expected an integer of 1 or more");
-    if (text && mf_parse_i64(text, 0, 100, &priority) < 0)
-        return mf_refuse_at(&r->response, 400, "priority", "range",
-                            "priority: expected an integer from 0 to 100");
-    int e = mf_farm_misses_submit(farm, &filter, (int)priority, &batches);
+    if (text && mf_batch_option_parse(mf_batch_option_find("priority"), text, &options) < 0)
+        return refuse_priority(r);
+    int e = mf_farm_misses_submit(farm, &filter, (int)options.priority, &batches);
     if (e < 0)
         return mf_refuse_errno(&r->response, e, "submit the misses");
     cJSON *o = cJSON_CreateObject();

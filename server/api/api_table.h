@@ -6,14 +6,15 @@
 #include "server/http/request.h"
 #include "server/store/store_read_release.h"
 
-/* Do not copy: contains pointers into itself and into the request. */
+/* Filters of an export. Do not copy this struct, because it contains pointers into itself and into the
+ * request. */
 struct mf_table_query {
     struct mf_export_options options;
     struct mf_device_class class;
     char layer_model[MF_SHAPE_TEXT_MAX];
 };
-/* Reads the filters from the request's parameters. Returns a negative value after responding with an error:
- * invalid parameters, or results of several device models for one class. */
+/* Reads the filters from the request's parameters. Returns a negative value after responding with an error: a
+ * parameter is invalid, or a class has results of several device models. */
 int mf_table_query_read(struct mf_request *r, struct mf_store *s, struct mf_table_query *ret);
 
 /* Moves the response's body to an unlinked file and responds with 200. The ETag is the body's SHA-256. */

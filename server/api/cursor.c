@@ -14,7 +14,7 @@ void mf_cursor_print(int64_t group, double number, int64_t id, char buf[MF_CURSO
                    (uint64_t)id);
 }
 
-/* Parses 1 to 16 lower-case hexadecimal digits that `end` follows. Returns NULL on an error. */
+/* Parses 1 to 16 lower-case hexadecimal digits, after which `end` must follow. Returns NULL on an error. */
 static const char *read_hex(const char *p, char end, uint64_t *ret)
 {
     uint64_t value = 0;

@@ -174,15 +174,16 @@ static bool refuses(const struct export *x, const struct mf_export_config *c, co
     return x->options->consumer == MF_CONSUMER_AITER && aiter_refuses(c, shape, why, cap);
 }
 
-/* Rounds to the table's decimals, so that merging a row into a table that has it already finds it unchanged.
- */
+/* Rounds to the table's decimals, so that a row that is already in a table counts as unchanged when it is
+ * merged again. */
 static double round_us(double us)
 {
     return round(us * 1e4) / 1e4;
 }
 
-/* Sets AITER's columns for a kernel that covers the whole layer. xbf16: it quantises the hidden states
- * itself. flat: it covers the sort; 2 (emsort) if it works in blocks, otherwise 1. */
+/* Sets AITER's columns for a kernel that covers the whole layer. xbf16: the kernel quantises the hidden
+ * states itself. flat: 0 if the kernel does not cover the sort; otherwise 1, or 2 (emsort) if it works in
+ * blocks. */
 static void fill_one_stage(const struct mf_export_config *c, const struct mf_export_step *one,
                            struct mf_table_row *row)
 {

@@ -8,10 +8,9 @@
 #include <cjson/cJSON.h>
 #include <stdbool.h>
 
+#include "common/moe/batch_options.h"
 #include "common/table/table.h"
 #include "server/store/store_export.h"
-
-enum mf_consumer { MF_CONSUMER_MOEFARM, MF_CONSUMER_AITER };
 
 /* Called for each config in the table, in table order. `row` has the values as the table stores them. */
 typedef int (*mf_export_row_fn)(const struct mf_export_config *c, const struct mf_table_row *row, void *data);

@@ -1,4 +1,4 @@
-/* Generates /api/openapi.json from the table of routes and schemas.json. */
+/* Generates /api/openapi.json from the table of routes, schemas.json and the table of batch options. */
 #include "server/api/api.h"
 
 #include "common/base/json.h"
@@ -41,22 +41,110 @@ static cJSON *parameter(const char *name, const char *in, const char *summary, c
 
 static cJSON *parameter_schema(enum mf_parameter_type type)
 {
-    switch (type) {
-    case MF_PARAM_TEXT:
-        return type_of("string");
-    case MF_PARAM_INT:
-        return type_of("integer");
-    case MF_PARAM_NUMBER:
-        return type_of("number");
-    case MF_PARAM_FLAG:
-        break;
-    }
-    cJSON *o = type_of("integer");
-    cJSON *values = cJSON_AddArrayToObject(o, "enum");
-    cJSON_AddItemToArray(values, cJSON_CreateNumber(0));
-    cJSON_AddItemToArray(values, cJSON_CreateNumber(1));
+    static const char *const names[] = {[MF_PARAM_TEXT] = "string",
+                                        [MF_PARAM_INT] = "integer",
+                                        [MF_PARAM_NUMBER] = "number",
+                                        [MF_PARAM_FLAG] = "integer"};
+    cJSON *o = type_of(names[type]);
+    cJSON *values = type == MF_PARAM_FLAG ? cJSON_AddArrayToObject(o, "enum") : NULL;
+    for (int i = 0; values && i < 2; i++)
+        cJSON_AddItemToArray(values, cJSON_CreateNumber(i));
     return o;
 }
+
+/* ---- batch options ---- */
+
+static void add_option_parameters(cJSON *list)
+{
+    for (const struct mf_batch_option *o = mf_batch_option_next(NULL); o; o = mf_batch_option_next(o)) {
+        char help[MF_OPTION_HELP_MAX];
+        mf_batch_option_help(o, help);
+        cJSON_AddItemToArray(list,
+                             parameter(o->name, "query", help, parameter_schema(mf_option_parameter(o))));
+    }
+}
+
+/* cJSON prints large integers rounded, mf_json_add_i64 does not. */
+static cJSON *int_schema(const struct mf_batch_option *o)
+{
+    cJSON *schema = type_of("integer");
+    mf_json_add_i64(schema, "minimum", (int64_t)o->min);
+    mf_json_add_i64(schema, "maximum", (int64_t)o->max);
+    return schema;
+}
+
+static cJSON *number_schema(const struct mf_batch_option *o)
+{
+    cJSON *schema = type_of("number");
+    cJSON_AddNumberToObject(schema, "minimum", o->min);
+    cJSON_AddNumberToObject(schema, o->below_max ? "exclusiveMaximum" : "maximum", o->max);
+    return schema;
+}
+
+static cJSON *flag_schema(const struct mf_batch_option *o)
+{
+    static const char *const types[] = {"boolean", "integer"};
+    cJSON *schema = cJSON_CreateObject();
+    (void)o;
+    cJSON_AddItemToObject(schema, "type", cJSON_CreateStringArray(types, MF_ARRAY_LEN(types)));
+    return schema;
+}
+
+static cJSON *name_schema(const struct mf_batch_option *o)
+{
+    cJSON *schema = cJSON_CreateObject(), *values = cJSON_AddArrayToObject(schema, "enum");
+    for (const char *const *name = o->names; *name; name++)
+        cJSON_AddItemToArray(values, cJSON_CreateString(*name));
+    return schema;
+}
+
+static cJSON *text_schema(const struct mf_batch_option *o)
+{
+    (void)o;
+    return type_of("string");
+}
+
+/* A text, or an array of items. */
+static cJSON *array_schema(cJSON *items)
+{
+    cJSON *schema = cJSON_CreateObject(), *any = cJSON_AddArrayToObject(schema, "anyOf");
+    cJSON *array = type_of("array");
+    cJSON_AddItemToObject(array, "items", items);
+    cJSON_AddItemToArray(any, type_of("string"));
+    cJSON_AddItemToArray(any, array);
+    return schema;
+}
+
+static cJSON *list_schema(const struct mf_batch_option *o)
+{
+    (void)o;
+    return array_schema(type_of("string"));
+}
+
+static cJSON *routing_schema(const struct mf_batch_option *o)
+{
+    cJSON *count = type_of("integer");
+    (void)o;
+    cJSON_AddNumberToObject(count, "minimum", 0);
+    return array_schema(count);
+}
+
+static cJSON *(*const option_schemas[MF_OPTION_N_TYPES_])(const struct mf_batch_option *) = {
+    [MF_OPTION_INT] = int_schema,         [MF_OPTION_NUMBER] = number_schema, [MF_OPTION_FLAG] = flag_schema,
+    [MF_OPTION_NAME] = name_schema,       [MF_OPTION_TEXT] = text_schema,     [MF_OPTION_LIST] = list_schema,
+    [MF_OPTION_ROUTING] = routing_schema,
+};
+
+/* Adds the batch options to the schema of a submission. */
+static void add_option_schemas(cJSON *schemas)
+{
+    const cJSON *members = mf_json_object(mf_json_object(schemas, "Submission"), "properties");
+    cJSON *properties = cJSON_AddObjectToObject(mf_json_object(members, "options"), "properties");
+    for (const struct mf_batch_option *o = mf_batch_option_next(NULL); o; o = mf_batch_option_next(o))
+        cJSON_AddItemToObject(properties, o->name, option_schemas[o->type](o));
+}
+
+/* ---- operations ---- */
 
 static cJSON *parameters(const struct mf_route *route)
 {
@@ -68,8 +156,12 @@ static cJSON *parameters(const struct mf_route *route)
         cJSON_AddNumberToObject(id, "minimum", 1);
         cJSON_AddItemToArray(list, parameter("id", "path", "id of the object", id));
     }
-    for (const struct mf_parameter *p = route->parameters; p && p->name; p++)
-        cJSON_AddItemToArray(list, parameter(p->name, "query", p->summary, parameter_schema(p->type)));
+    for (const struct mf_parameter *p = route->parameters; p && p->name; p++) {
+        if (p->type == MF_PARAM_BATCH_OPTIONS)
+            add_option_parameters(list);
+        else
+            cJSON_AddItemToArray(list, parameter(p->name, "query", p->summary, parameter_schema(p->type)));
+    }
     if (route->page) {
         cJSON *limit = type_of("integer");
         cJSON_AddNumberToObject(limit, "minimum", 1);
@@ -219,6 +311,7 @@ static cJSON *components(void)
     if (!schemas)
         return NULL;
     cJSON *o = cJSON_CreateObject();
+    add_option_schemas(schemas);
     cJSON_AddItemToObject(o, "schemas", schemas);
     add_schemes(o);
     cJSON *problem = cJSON_AddObjectToObject(cJSON_AddObjectToObject(o, "responses"), "Problem");

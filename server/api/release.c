@@ -229,11 +229,11 @@ static cJSON *make_filters(const struct mf_export_options *o)
     if (f->layer_model)
         cJSON_AddStringToObject(json, "layer_model", f->layer_model);
     cJSON_AddBoolToObject(json, "simulated", o->simulated);
-    cJSON_AddStringToObject(json, "consumer", o->consumer == MF_CONSUMER_AITER ? "aiter" : "moefarm");
+    cJSON_AddStringToObject(json, "consumer", mf_consumer_name(o->consumer));
     return json;
 }
 
-/* Creates the manifest without its rows, which are already printed because there can be many. */
+/* Creates the manifest without its rows. The rows are already printed to text, because there can be many. */
 static cJSON *make_head(const struct mf_release_work *w, const struct freeze_context *f, cJSON *filters,
                         cJSON *left_out)
 {
@@ -261,7 +261,7 @@ static int print_manifest(struct mf_release_work *w, const struct freeze_context
     _cleanup_(mf_freep) char *text = mf_json_print(head);
     if (!text)
         return -ENOMEM;
-    text[strlen(text) - 1] = '\0'; /* removes the last '}'; the rows follow */
+    text[strlen(text) - 1] = '\0'; /* replaces the last '}', because the rows follow */
     return mf_buf_addf(&w->manifest, "%s,\"rows\":[%s\n]}\n", text, f->rows.data);
 }
 

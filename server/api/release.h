@@ -28,7 +28,7 @@ struct mf_release_work {
 };
 
 /* Creates a release, which the caller frees. Returns -ENODATA if no config matches the filters, or another
- * -errno; why is "" if there is nothing more to say. */
+ * -errno. `why` has the reason, or is "" if the errno says everything. */
 int mf_release_make(struct mf_store *s, const struct mf_export_options *o,
                     const struct mf_release_request *request, struct mf_release_work **ret,
                     char why[MF_REASON_MAX]);

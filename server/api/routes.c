@@ -16,44 +16,7 @@
 
 static const struct mf_parameter submit_parameters[] = {
     {"name", MF_PARAM_TEXT, "display name of the batch, at most 200 bytes"},
-    {"classes", MF_PARAM_TEXT,
-     "comma-separated device classes such as gfx942/304,cpu-znver4/2 (default: every class with a live "
-     "worker)"},
-    {"priority", MF_PARAM_INT, "priority from 0 (lowest) to 100 (default: 50)"},
-    {"topk", MF_PARAM_INT, "number of cheapest pipelines in the race, 1 to 64 (default: 8)"},
-    {"err_ratio", MF_PARAM_NUMBER, "maximum ratio of mismatching elements, 0 to 1 (default: 0.1)"},
-    {"time_cap_ms", MF_PARAM_INT, "time limit of a step in ms, 100 to 600000 (default: 10000)"},
-    {"routing", MF_PARAM_TEXT,
-     "routing profile: uniform (default), balanced, zipf:S, hot:SHARE, recorded:COUNTS (separated by dots) "
-     "or router:RULE[+shared]"},
-    {"regret", MF_PARAM_TEXT,
-     "comma-separated routing profiles of additional races of the winner, at most 4, or none (default: "
-     "balanced,zipf:1.2)"},
-    {"warmup", MF_PARAM_INT, "untimed runs of each candidate before its samples, 0 to 1000 (default: 0)"},
-    {"iters", MF_PARAM_INT,
-     "samples of the winner, 5 to 4000 (default: at most 20, limited by the time of its race)"},
-    {"split_k", MF_PARAM_FLAG, "0 excludes split-K steps (default: 1)"},
-    {"shape_grouped", MF_PARAM_FLAG,
-     "1 lets one worker measure all steps of a shape while it stays connected (default: 0)"},
-    {"search", MF_PARAM_TEXT,
-     "search mode: race (default), exhaustive, or enumerate (lists the candidates without measuring them)"},
-    {"consumer", MF_PARAM_TEXT,
-     "consumer of the table: moefarm (default) or aiter, which tunes the key that AITER computes from each "
-     "row"},
-    {"no_fuse", MF_PARAM_TEXT,
-     "comma-separated sets of ops that one step must not cover together, such as gemm1+act,gemm1+gemm2"},
-    {"fuse_saves", MF_PARAM_NUMBER,
-     "minimum memory traffic in bytes per call that a fused step must save over separate kernels (default: "
-     "0)"},
-    {"layout", MF_PARAM_TEXT,
-     "weight layout: common (default, one per layer model), free (one per task), or a given \"w1=LAYOUT "
-     "w2=LAYOUT\""},
-    {"promote", MF_PARAM_TEXT,
-     "promotion: always (default) replaces the known row, improved (default with a baseline) replaces it "
-     "only if the new row wins a race against it"},
-    {"min_effect", MF_PARAM_NUMBER,
-     "minimum improvement of a new row with promote=improved, as a fraction (default: 0.03)"},
-    {"seed", MF_PARAM_INT, "seed of the test data (default: 1)"},
+    {"", MF_PARAM_BATCH_OPTIONS, NULL},
     {NULL, MF_PARAM_TEXT, NULL},
 };
 static const struct mf_parameter events_parameters[] = {
@@ -465,12 +428,28 @@ const struct mf_route *mf_route_find(const char *method, const char *path, struc
     return NULL;
 }
 
-static const struct mf_parameter *parameter_find(const struct mf_route *route, const char *name)
+enum mf_parameter_type mf_option_parameter(const struct mf_batch_option *o)
 {
-    for (const struct mf_parameter *p = route->parameters; p && p->name; p++)
-        if (strcmp(p->name, name) == 0)
-            return p;
-    return NULL;
+    static const enum mf_parameter_type types[MF_OPTION_N_TYPES_] = {
+        [MF_OPTION_INT] = MF_PARAM_INT,
+        [MF_OPTION_NUMBER] = MF_PARAM_NUMBER,
+        [MF_OPTION_FLAG] = MF_PARAM_FLAG,
+    };
+    return types[o->type];
+}
+
+/* Finds a parameter of the route. *ret has no summary. */
+static bool parameter_find(const struct mf_route *route, const char *name, struct mf_parameter *ret)
+{
+    for (const struct mf_parameter *p = route->parameters; p && p->name; p++) {
+        const struct mf_batch_option *o =
+            p->type == MF_PARAM_BATCH_OPTIONS ? mf_batch_option_find(name) : NULL;
+        if (!o && strcmp(p->name, name) != 0)
+            continue;
+        *ret = (struct mf_parameter){name, o ? mf_option_parameter(o) : p->type, NULL};
+        return ret->type != MF_PARAM_BATCH_OPTIONS;
+    }
+    return false;
 }
 
 static int check_value(struct mf_request *r, const struct mf_parameter *p, const char *value)
@@ -480,6 +459,7 @@ static int check_value(struct mf_request *r, const struct mf_parameter *p, const
     bool b;
     switch (p->type) {
     case MF_PARAM_TEXT:
+    case MF_PARAM_BATCH_OPTIONS:
         return 0;
     case MF_PARAM_INT:
         if (mf_parse_i64(value, INT64_MIN, INT64_MAX, &i) == 0)
@@ -518,14 +498,14 @@ int mf_route_check_query(struct mf_request *r)
     r->page = (struct mf_page){.limit = MF_PAGE_LIMIT_DEFAULT};
     for (int i = 0; i < r->n_query; i++) {
         const char *name = r->query[i].name;
-        const struct mf_parameter *p = parameter_find(r->route, name);
+        struct mf_parameter p;
         int e;
         for (int j = 0; j < i; j++)
             if (strcmp(r->query[j].name, name) == 0)
                 return mf_refuse_at(&r->response, 400, name, "repeated", "%s: given twice; give it once",
                                     name);
-        if (p)
-            e = check_value(r, p, r->query[i].value);
+        if (parameter_find(r->route, name, &p))
+            e = check_value(r, &p, r->query[i].value);
         else if (r->route->page && (strcmp(name, "limit") == 0 || strcmp(name, "cursor") == 0))
             e = check_page(r, name, r->query[i].value);
         else

@@ -18,251 +18,6 @@
 #include <string.h>
 #include <strings.h>
 
-/* --- options -------------------------------------------------------------------------------------------- */
-
-typedef int (*option_set)(struct mf_batch_options *o, const char *text);
-
-static int set_classes(struct mf_batch_options *o, const char *text)
-{
-    o->n_classes = 0;
-    while (*text) {
-        char one[MF_DEVICE_CLASS_TEXT_MAX];
-        size_t len = strcspn(text, ",");
-        if (len >= sizeof(one) || o->n_classes == (int)MF_ARRAY_LEN(o->classes))
-            return -EINVAL;
-        memcpy(one, text, len);
-        one[len] = 0;
-        struct mf_device_class *class = &o->classes[o->n_classes];
-        if (mf_device_class_parse(one, class) < 0)
-            return -EINVAL;
-        bool known = false;
-        for (int i = 0; i < o->n_classes; i++)
-            known |= mf_device_class_equal(&o->classes[i], class);
-        o->n_classes += !known;
-        text += len;
-        if (*text == ',' && !*++text)
-            return -EINVAL;
-    }
-    return 0;
-}
-
-static int set_priority(struct mf_batch_options *o, const char *text)
-{
-    int64_t i;
-    int r = mf_parse_i64(text, 0, 100, &i);
-    if (r == 0)
-        o->priority = (int)i;
-    return r;
-}
-
-static int set_topk(struct mf_batch_options *o, const char *text)
-{
-    int64_t i;
-    int r = mf_parse_i64(text, 1, 64, &i);
-    if (r == 0)
-        o->topk = (int)i;
-    return r;
-}
-
-static int set_err_ratio(struct mf_batch_options *o, const char *text)
-{
-    double d;
-    if (mf_parse_double(text, &d) < 0 || d < 0 || d > 1)
-        return -EINVAL;
-    o->err_ratio = d;
-    return 0;
-}
-
-static int set_time_cap(struct mf_batch_options *o, const char *text)
-{
-    return mf_parse_i64(text, 100, 600000, &o->time_cap_ms);
-}
-
-static int set_routing(struct mf_batch_options *o, const char *text)
-{
-    return mf_routing_parse(text, &o->routing);
-}
-
-/* "balanced,zipf:1.2" or "none" */
-static int set_regret(struct mf_batch_options *o, const char *text)
-{
-    int n = 0;
-    if (strcmp(text, "none") == 0 || !*text) {
-        o->n_regret = 0;
-        return 0;
-    }
-    while (*text) {
-        char part[MF_ROUTING_TEXT_MAX];
-        size_t len = strcspn(text, ",");
-        if (len >= sizeof(part) || n == MF_BATCH_REGRET_MAX)
-            return -EINVAL;
-        memcpy(part, text, len);
-        part[len] = '\0';
-        if (mf_routing_parse(part, &o->regret[n]) < 0)
-            return -EINVAL;
-        n++;
-        text += len;
-        if (*text == ',' && *++text == '\0')
-            return -EINVAL;
-    }
-    o->n_regret = n;
-    return 0;
-}
-
-static int set_search(struct mf_batch_options *o, const char *text)
-{
-    return mf_search_parse(text, &o->search);
-}
-
-static int set_consumer(struct mf_batch_options *o, const char *text)
-{
-    o->for_aiter = strcmp(text, "aiter") == 0;
-    return o->for_aiter || strcmp(text, "moefarm") == 0 ? 0 : -EINVAL;
-}
-
-static int set_promote(struct mf_batch_options *o, const char *text)
-{
-    return mf_promote_parse(text, &o->promote);
-}
-
-static int set_min_effect(struct mf_batch_options *o, const char *text)
-{
-    double d;
-    if (mf_parse_double(text, &d) < 0 || !(d >= 0 && d < 1))
-        return -EINVAL;
-    o->min_effect = d;
-    return 0;
-}
-
-static int set_layout(struct mf_batch_options *o, const char *text)
-{
-    o->layout_free = strcmp(text, "free") == 0;
-    o->layout[0] = '\0';
-    if (o->layout_free || strcmp(text, "common") == 0)
-        return 0;
-    return mf_path_is_layout(text) ? mf_copy(o->layout, sizeof(o->layout), text) : -EINVAL;
-}
-
-/* The maximum is the largest integer that JSON numbers represent exactly. */
-static int set_seed(struct mf_batch_options *o, const char *text)
-{
-    int64_t i;
-    int r = mf_parse_i64(text, 0, INT64_C(9007199254740991), &i);
-    if (r == 0)
-        o->seed = (uint64_t)i;
-    return r;
-}
-
-/* "gemm1+act,gemm2+combine": sets of two or more ops */
-static int set_no_fuse(struct mf_batch_options *o, const char *text)
-{
-    int n = 0;
-    while (*text) {
-        char part[MF_OPS_TEXT_MAX];
-        size_t len = strcspn(text, ",");
-        if (len >= sizeof(part) || n == MF_BATCH_NO_FUSE_MAX)
-            return -EINVAL;
-        memcpy(part, text, len);
-        part[len] = '\0';
-        if (mf_ops_parse(part, &o->no_fuse[n]) < 0 || __builtin_popcount(o->no_fuse[n]) < 2)
-            return -EINVAL;
-        n++;
-        text += len;
-        if (*text == ',' && *++text == '\0')
-            return -EINVAL;
-    }
-    o->n_no_fuse = n;
-    return n > 0 ? 0 : -EINVAL;
-}
-
-static int set_warmup(struct mf_batch_options *o, const char *text)
-{
-    int64_t i;
-    int r = mf_parse_i64(text, 0, 1000, &i);
-    if (r == 0)
-        o->warmup = (int)i;
-    return r;
-}
-
-/* The maximum is the number of samples that a result can hold besides those of the rounds. */
-static int set_iters(struct mf_batch_options *o, const char *text)
-{
-    int64_t i;
-    int r = mf_parse_i64(text, 5, 4000, &i);
-    if (r == 0)
-        o->iters = (int)i;
-    return r;
-}
-
-static int set_split_k(struct mf_batch_options *o, const char *text)
-{
-    bool with;
-    int r = mf_parse_bool(text, &with);
-    if (r == 0)
-        o->no_split_k = !with;
-    return r;
-}
-
-static int set_shape_grouped(struct mf_batch_options *o, const char *text)
-{
-    return mf_parse_bool(text, &o->shape_grouped);
-}
-
-static int set_fuse_saves(struct mf_batch_options *o, const char *text)
-{
-    double bytes;
-    int r = mf_parse_double(text, &bytes);
-    if (r < 0 || !(bytes >= 0 && bytes <= 1e15))
-        return -EINVAL;
-    o->fuse_saves = bytes;
-    return 0;
-}
-
-#define MF_ROUTING_WHY                                                                                      \
-    "expected uniform, balanced, zipf:S with S in (0, 4], hot:SHARE with SHARE in [0, 1], recorded:COUNTS " \
-    "(up to 1024 integers separated by dots, or an array of integers) or router:RULE with an optional "     \
-    "+shared"
-
-/* clang-format off */
-static const struct {
-    const char *name;
-    option_set set;
-    const char *why;
-} options[] = {
-    {"classes",     set_classes,   "expected up to 16 device classes, such as gfx942/304,cpu-znver4/2"},
-    {"priority",    set_priority,  "expected an integer from 0 to 100"},
-    {"topk",        set_topk,      "expected an integer from 1 to 64"},
-    {"err_ratio",   set_err_ratio, "expected a number from 0 to 1"},
-    {"time_cap_ms", set_time_cap,  "expected an integer from 100 to 600000"},
-    {"routing",     set_routing,   MF_ROUTING_WHY},
-    {"regret",      set_regret,    "expected none or up to 4 routing profiles, such as balanced,zipf:1.2"},
-    {"no_fuse",     set_no_fuse,   "expected up to 8 sets of two or more ops, such as gemm1+act,gemm1+gemm2"},
-    {"fuse_saves",  set_fuse_saves, "expected 0 to 1e15 bytes"},
-    {"warmup",      set_warmup,    "expected an integer from 0 to 1000"},
-    {"iters",       set_iters,     "expected an integer from 5 to 4000"},
-    {"split_k",     set_split_k,   "expected 0 or 1"},
-    {"shape_grouped", set_shape_grouped, "expected 0 or 1"},
-    {"search",      set_search,    "expected race, exhaustive or enumerate"},
-    {"layout",      set_layout,    "expected common, free or \"w1=LAYOUT w2=LAYOUT\""},
-    {"consumer",    set_consumer,  "expected moefarm or aiter"},
-    {"promote",     set_promote,   "expected always or improved"},
-    {"min_effect",  set_min_effect, "expected a fraction from 0 to below 1; 0.03 means 3 percent"},
-    {"seed",        set_seed,      "expected an integer from 0 to 9007199254740991"},
-};
-/* clang-format on */
-
-int mf_submission_set(struct mf_batch_options *o, const char *name, const char *text, const char **ret_why)
-{
-    for (size_t i = 0; i < MF_ARRAY_LEN(options); i++) {
-        if (strcmp(options[i].name, name) == 0) {
-            *ret_why = options[i].why;
-            return options[i].set(o, text) < 0 ? -EINVAL : 0;
-        }
-    }
-    *ret_why = "no such option; /api/openapi.json lists the options of a submission";
-    return -ENOENT;
-}
-
 /* --- rows ----------------------------------------------------------------------------------------------- */
 
 void mf_submission_work_free(void *p)
@@ -309,7 +64,8 @@ static int use_production_key(struct mf_submission_work *w, struct mf_shape *sha
 {
     struct mf_shape key;
     char why[256] = "", message[320];
-    if (!w->submission.options.for_aiter || mf_production_row(shape, &key, why, sizeof(why)) == 0)
+    if (w->submission.options.consumer != MF_CONSUMER_AITER ||
+        mf_production_row(shape, &key, why, sizeof(why)) == 0)
         return 0;
     *shape = key;
     mf_format(message, sizeof(message), "%s; tuning that key instead", why);
@@ -471,11 +227,17 @@ static int set_name(struct mf_submission_work *w, const char *text, struct mf_re
 static int set_option(struct mf_submission_work *w, const char *at, const char *name, const char *text,
                       struct mf_response *p)
 {
-    const char *why = "";
+    const struct mf_batch_option *o = mf_batch_option_find(name);
+    char expected[MF_OPTION_HELP_MAX];
+    if (!o)
+        return mf_refuse_at(p, 400, at, "unknown",
+                            "%s: no such option; /api/openapi.json lists the options of a submission", at);
     w->promote_given |= strcmp(name, "promote") == 0;
     w->min_effect_given |= strcmp(name, "min_effect") == 0;
-    int r = mf_submission_set(&w->submission.options, name, text, &why);
-    return r < 0 ? mf_refuse_at(p, 400, at, r == -ENOENT ? "unknown" : "value", "%s: %s", at, why) : 0;
+    if (mf_batch_option_parse(o, text, &w->submission.options) == 0)
+        return 0;
+    mf_batch_option_expected(o, expected);
+    return mf_refuse_at(p, 400, at, "value", "%s: %s", at, expected);
 }
 
 static int read_query(struct mf_submission_work *w, struct mf_request *r)
@@ -513,6 +275,17 @@ static int array_text(const cJSON *array, char *buf, size_t cap)
     return 0;
 }
 
+/* JSON types that an option accepts. */
+static const char *json_type(const char *name)
+{
+    const struct mf_batch_option *o = mf_batch_option_find(name);
+    if (o && o->type == MF_OPTION_LIST)
+        return "a string or an array of strings";
+    if (o && o->type == MF_OPTION_ROUTING)
+        return "a string or an array of counts";
+    return "a number or a string";
+}
+
 static int read_options(struct mf_submission_work *w, const cJSON *list, struct mf_response *p)
 {
     const cJSON *member;
@@ -522,10 +295,7 @@ static int read_options(struct mf_submission_work *w, const cJSON *list, struct 
         int r = cJSON_IsArray(member) ? array_text(member, text, sizeof(text))
                                       : mf_json_value_text(member, text, sizeof(text));
         if (r < 0)
-            return mf_refuse_at(p, 400, at, "type",
-                                "%s: expected a number or a string; classes, regret and no_fuse also accept "
-                                "an array of strings, routing an array of counts",
-                                at);
+            return mf_refuse_at(p, 400, at, "type", "%s: expected %s", at, json_type(member->string));
         if ((r = set_option(w, at, member->string, text, p)) < 0)
             return r;
     }
@@ -695,7 +465,7 @@ int mf_api_submit_read(void *reader, struct mf_request *r)
     r->work_free = mf_submission_work_free;
     w->errors = cJSON_CreateArray();
     w->unknown_columns = cJSON_CreateArray();
-    w->submission = (struct mf_submission){.options = MF_BATCH_OPTIONS_INIT};
+    w->submission = (struct mf_submission){.options = mf_batch_options_default()};
     if (json && r->n_query > 0)
         return mf_refuse_at(&r->response, 400, r->query[0].name, "place",
                             "%s: a JSON submission takes no query parameters; put name into the body and the "

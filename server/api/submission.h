@@ -29,7 +29,7 @@ struct mf_submission_work {
 };
 
 void mf_submission_work_free(void *work);
-/* Adds an error that does not stop the submission. Returns 0 or -ENOMEM. */
+/* Adds an error to the list, which does not stop the submission. Returns 0 or -ENOMEM. */
 int mf_submission_error(struct mf_submission_work *w, const char *at, const char *code, const char *message);
 
 /* ---- baseline.c ---- */
@@ -37,7 +37,3 @@ int mf_submission_error(struct mf_submission_work *w, const char *at, const char
 int mf_baseline_read(struct mf_submission_work *w, const char *text, struct mf_response *p);
 /* Selects the baseline rows of the submitted shapes. Call it after parsing shapes and options. */
 int mf_baseline_check(struct mf_submission_work *w, struct mf_response *p);
-
-/* Sets one option from its text. Returns -ENOENT for an unknown option. On -EINVAL, *ret_why (static string)
- * says what is expected. */
-int mf_submission_set(struct mf_batch_options *o, const char *name, const char *text, const char **ret_why);

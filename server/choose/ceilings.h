@@ -1,9 +1,9 @@
-/* Limits of a device. */
+/* Performance limits of a device. */
 #pragma once
 
-/* Limits that a device reports and results are checked against; 0: not reported. */
+/* Limits that a device reports and against which results are checked; 0: not reported. */
 struct mf_ceilings {
-    double peak_gflops; /* the largest of its data types */
+    double peak_gflops; /* peak of the fastest data type */
     double mem_read_gbs;
     double llc_bytes;
     double gap_us; /* launch overhead */

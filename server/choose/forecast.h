@@ -7,23 +7,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Assumed standard deviation of a forecast's logarithm without data of earlier batches. */
+/* Standard deviation of a forecast's logarithm that is assumed if earlier batches give no data. */
 #define MF_FORECAST_LOG_SPREAD 0.05
 
 struct mf_forecast_layout {
     char text[MF_PATH_LAYOUT_MAX];
     size_t first_path;        /* index of its first path */
     double us;                /* least forecast of its paths */
-    double least_us, most_us; /* bounds of the least forecast, by log_spread */
+    double least_us, most_us; /* range of the least forecast, from log_spread */
 };
 
 struct mf_forecast {
     struct mf_path *paths;
     size_t n_paths;
     int64_t *step_ids;    /* step ids that the paths' indices refer to */
-    double *corrected_us; /* of each path */
-    double *log_spread;   /* of each path: standard deviation of the forecast's logarithm; 0: unknown */
-    size_t *layout_of;    /* of each path: index into layouts */
+    double *corrected_us; /* per path */
+    double *log_spread;   /* per path: standard deviation of the forecast's logarithm; 0: unknown */
+    size_t *layout_of;    /* per path: index into layouts */
     struct mf_forecast_layout *layouts;
     size_t n_layouts;
 };
@@ -31,8 +31,8 @@ struct mf_forecast {
 /* Takes ownership of paths and step_ids, even on error. The caller fills in corrected_us and log_spread. */
 int mf_forecast_new(struct mf_path *paths, size_t n_paths, int64_t *step_ids, struct mf_forecast **ret);
 struct mf_forecast *mf_forecast_free(struct mf_forecast *fc);
-/* Fills in layouts and layout_of. Call it once, after corrected_us and log_spread are set. There are few
- * layouts and thousands of paths: to find a layout's paths, compare layout_of, not the text. */
+/* Fills in layouts and layout_of. Call it once, after corrected_us and log_spread are set. To find the paths
+ * of a layout, compare layout_of instead of the text, because there are thousands of paths. */
 int mf_forecast_group_layouts(struct mf_forecast *fc);
 /* Returns NULL if no path uses the layout. */
 const struct mf_forecast_layout *mf_forecast_find(const struct mf_forecast *fc, const char *layout);

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* relative; sums this close to the lowest are equal */
+/* relative difference from the lowest sum up to which sums count as equal */
 #define SAME_TIME 0.0005
 
 int mf_layout_compare(const void *va, const void *vb)
@@ -89,14 +89,14 @@ void mf_layout_explain(const struct mf_layout_sum *layouts, size_t n, size_t i, 
     if (i == chosen)
         explain_chosen(n, l, ret);
     else if (l->raced && l->n_raced < w->n_raced)
-        mf_format(ret, MF_REASON_MAX, "has a race time at %d token counts, against %d of %s", l->n_raced,
+        mf_format(ret, MF_REASON_MAX, "has a race time at %d token counts; %d have one with %s", l->n_raced,
                   w->n_raced, w->text);
     else if (l->raced)
         mf_format(ret, MF_REASON_MAX, "%s the races: %s in total, %s with %s",
                   l->raced_us <= w->raced_us * (1 + SAME_TIME) ? "tied in" : "lost",
                   print_us(l->raced_us, own_buf), print_us(w->raced_us, other_buf), w->text);
     else if (l->n_tasks < layouts[0].n_tasks)
-        mf_format(ret, MF_REASON_MAX, "has a pipeline at %d token counts, %s at %d", l->n_tasks,
+        mf_format(ret, MF_REASON_MAX, "has a pipeline at %d token counts; %s has one at %d", l->n_tasks,
                   layouts[0].text, layouts[0].n_tasks);
     else
         mf_format(ret, MF_REASON_MAX, "%s: %s in total, %s with %s%s",

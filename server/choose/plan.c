@@ -8,7 +8,8 @@
 #define STEP_FIXED_S 0.015
 /* Runs of a step that is not dropped early: two verified, one warm-up, twenty timed. */
 #define STEP_CALLS 23
-/* Typical time relative to the device's ceiling: most kernels are several times slower than the best. */
+/* Typical time of a step, as a multiple of its time at the device's ceiling. It is large, because most
+ * kernels are several times slower than the best. */
 #define STEP_SLOWER 4.0
 
 double mf_plan_step_s(const struct mf_step_row *step, const struct mf_ceilings *ceilings)
@@ -42,8 +43,8 @@ size_t mf_plan_cut(struct mf_step_row *steps, size_t n, const struct mf_plan_opt
         double step_s = mf_plan_step_s(&steps[i], &options->ceilings);
         bool other_block = i > first && steps[i].block_m != steps[i - 1].block_m;
         bool other_covers = i > first && steps[i].covers != steps[i - 1].covers;
-        /* A unit that is at least half full ends where the ops change: its steps share little data with the
-         * next ones. */
+        /* A unit that is at least half full ends where the ops change, because its steps share little data
+         * with the following steps */
         bool full = unit_s + step_s > options->target_s || (other_covers && unit_s > options->target_s / 2) ||
                     i - first == MF_PLAN_UNIT_STEPS_MAX;
         if (i > first && (other_block || full)) {

@@ -1,9 +1,9 @@
 /* Cuts a task's steps into probe units. Pure functions.
  *
  * A unit holds steps with the same block_m (steps without a block_m form their own units). It holds one set
- * of covered ops, unless several small sets fit. A unit should take about target_s: small units lose little
- * work if a worker dies, large units create the shape's data less often. The cut depends on the steps only,
- * not on the worker. */
+ * of covered ops, unless several small sets fit. A unit should take about target_s. A shorter unit loses less
+ * work if a worker dies; with longer units, workers create the shape's data less often. The cut depends only
+ * on the steps, not on the worker. */
 #pragma once
 
 #include <stddef.h>
@@ -16,10 +16,10 @@
 
 struct mf_plan_options {
     double target_s;             /* seconds per unit */
-    struct mf_ceilings ceilings; /* of the device; 0: unknown */
+    struct mf_ceilings ceilings; /* ceilings of the device; 0: unknown */
 };
 
-/* Estimated seconds to verify and time the step. */
+/* Returns the estimated seconds to verify and time the step. */
 double mf_plan_step_s(const struct mf_step_row *step, const struct mf_ceilings *ceilings);
 /* Sorts the steps into measurement order and cuts them: unit i ends before index ret_ends[i]. ret_ends must
  * have n entries. Returns the number of units. */

@@ -11,7 +11,7 @@ static int compare(const void *va, const void *vb)
     const struct mf_ranked *a = va, *b = vb;
     if (a->forecast_us != b->forecast_us)
         return a->forecast_us < b->forecast_us ? -1 : 1;
-    /* both point into one array, which is sorted by (us, names) */
+    /* both paths are in one array, which is sorted by (us, names) */
     return a->path < b->path ? -1 : a->path > b->path;
 }
 
@@ -20,7 +20,7 @@ static bool same_structure(const struct mf_ranked *a, const struct mf_ranked *b)
     return a->path->structure == b->path->structure;
 }
 
-/* True if both or neither have both GEMMs in one kernel. */
+/* True if both pipelines run both GEMMs in one kernel, or if neither pipeline does. */
 static bool same_kind(const struct mf_ranked *a, const struct mf_ranked *b)
 {
     return mf_path_fuses_gemms(a->path->structure) == mf_path_fuses_gemms(b->path->structure);
@@ -37,7 +37,7 @@ struct selection {
     size_t n;
 };
 
-/* True if a finalist is like r according to `like`. */
+/* True if a finalist is like r, as judged by `like`. */
 static bool is_represented(const struct selection *p, const struct mf_ranked *r,
                            bool (*like)(const struct mf_ranked *, const struct mf_ranked *))
 {
@@ -48,10 +48,11 @@ static bool is_represented(const struct selection *p, const struct mf_ranked *r,
     return false;
 }
 
-/* Selection rules, most important first. All pipelines pass one rule before the next is applied. */
+/* Selection rules, most important first. All pipelines are tested against one rule before the next rule is
+ * applied. */
 enum pass { FIRST, OTHER_KIND, ONE_KERNEL, STRUCTURES, BLOCKS, CHEAPEST, CLOSE, N_PASSES };
 
-/* best: the first pipeline by forecast; r is `rank` entries after it. */
+/* best: the pipeline with the lowest forecast; r is `rank` entries after it. */
 static bool is_selected(enum pass pass, const struct selection *p, const struct mf_ranked *best, size_t rank,
                         size_t topk)
 {
@@ -69,7 +70,7 @@ static bool is_selected(enum pass pass, const struct selection *p, const struct 
         return !is_represented(p, r, same_block);
     case CHEAPEST:
         return rank < topk;
-    case CLOSE: /* could be the fastest, within the spread of the forecasts */
+    case CLOSE: /* within the spread of both forecasts, it may be the fastest */
         return (r->log_spread > 0 || best->log_spread > 0) &&
                r->forecast_us <= best->forecast_us * exp(r->log_spread + best->log_spread);
     case N_PASSES:
@@ -96,9 +97,9 @@ size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk, size_t ma
     return selection.n;
 }
 
-#define FIRST_ROUNDS_MIN 2 /* per racer */
+#define FIRST_ROUNDS_MIN 2 /* minimum rounds of each racer in the first stage */
 #define FRESH_MIN        5
-/* maximum share of the budget for these rounds; finalists are cut beyond it */
+/* maximum share of the budget for the minimum first rounds; beyond it the number of finalists is reduced */
 #define FIRST_ROUNDS_SHARE 0.75
 
 size_t mf_race_finalist_limit(double best_us, double budget_s, int topk)
@@ -107,7 +108,7 @@ size_t mf_race_finalist_limit(double best_us, double budget_s, int topk)
     return (size_t)fmin(fmax(n, MF_MAX(MF_FINALISTS_MIN, topk)), MF_FINALISTS_MAX);
 }
 
-/* Estimated seconds of one of n_groups groups, if each stage drops the slowest racers. */
+/* Estimates the seconds of one of n_groups groups, if each stage drops the slowest racers. */
 static double schedule_s(const double *forecast_us, size_t n, const struct mf_race_schedule *s,
                          size_t n_groups)
 {
@@ -127,12 +128,13 @@ static double schedule_s(const double *forecast_us, size_t n, const struct mf_ra
 void mf_race_schedule(const double *forecast_us, const size_t *n, size_t n_groups,
                       const struct mf_race_budget *budget, struct mf_race_schedule *ret)
 {
-    /* Few rounds of all racers, more of the remaining ones: with device drift this halves the regret of
-     * timing each racer in one block, in a fraction of the calls. */
+    /* The first stage has few rounds, of all racers; later stages have more rounds, of fewer racers. If the
+     * device's speed drifts, this halves the regret compared with timing each racer in one block, and it
+     * takes a fraction of the calls. */
     *ret = (struct mf_race_schedule){
         .stages = {{6, 16}, {10, 6}, {20, 4}}, .n_stages = 3, .fresh = budget->fresh, .alpha = 0.05};
     double full_s = 0;
-    /* shared by the groups, so that several groups take about as long as one */
+    /* the groups share the racers that a stage keeps, so that several groups take about as long as one */
     for (int i = 0; i < ret->n_stages; i++)
         ret->stages[i].keep = MF_MAX(ret->stages[i].keep / (int)n_groups, 2);
     for (size_t k = 0; k < n_groups; forecast_us += n[k++])
@@ -144,7 +146,7 @@ void mf_race_schedule(const double *forecast_us, const size_t *n, size_t n_group
             (int)fmax(i == 0 ? FIRST_ROUNDS_MIN : 1, floor(ret->stages[i].rounds * scale));
         total += ret->stages[i].rounds;
     }
-    /* add missing rounds to the last stage, which has the fewest racers */
+    /* add missing rounds to the last stage, because it has the fewest racers */
     if (total < MF_RACE_ROUNDS_MIN)
         ret->stages[ret->n_stages - 1].rounds += MF_RACE_ROUNDS_MIN - total;
     ret->fresh = (int)fmax(MF_MIN(FRESH_MIN, budget->fresh), floor(ret->fresh * scale));
@@ -171,7 +173,7 @@ int mf_race_pick(const struct mf_racer_result *racers, size_t n, int64_t winner)
             return (int)i;
         if (r->verified < 2)
             continue;
-        /* racers are in forecast order: equal times go to the better forecast */
+        /* racers are in forecast order, so of two equal times the one with the better forecast wins */
         if (best < 0 || r->us < racers[best].us)
             best = (int)i;
     }

@@ -16,22 +16,30 @@
 struct mf_ranked {
     const struct mf_path *path;
     double forecast_us;
-    double log_spread; /* spread of log(time / forecast) of its structure; 0 if unknown */
+    double log_spread; /* spread of log(time / forecast) for its structure; 0 if unknown */
     bool finalist;
 };
-/* Sorts by forecast (ties keep the order of the paths, which is by names) and marks the finalists, at most
- * max_finalists (MF_FINALISTS_MAX, or a layout's share of it). Returns their number.
+/* Sorts by forecast and marks the finalists, at most max_finalists (MF_FINALISTS_MAX, or a layout's share of
+ * it). Equal forecasts keep the order of the paths, which is by names. Returns the number of finalists.
  *
- * Finalists are selected in this order until the limit is reached: the cheapest of all; the cheapest with
- * both GEMMs in one kernel (FLAT, one stage, one launch) or, if the first is one, the cheapest with two
- * stages; the cheapest of each one-kernel structure; of each structure; of each block_m; the topk cheapest;
- * pipelines whose forecast is within the spread of the best. Only a race can decide between one kernel and
- * two stages; a sum of step times cannot. Pairs of structure and block_m are not represented: they would fill
- * the race with few structures. */
+ * Finalists are selected by these rules, in this order, until the limit is reached:
+ *
+ *   1. the cheapest pipeline of all
+ *   2. the cheapest pipeline with both GEMMs in one kernel (FLAT, one stage, one launch) or, if the first
+ *      finalist is such a pipeline, the cheapest pipeline with two stages
+ *   3. the cheapest pipeline of each structure with one kernel for both GEMMs
+ *   4. the cheapest pipeline of each structure
+ *   5. the cheapest pipeline of each block_m
+ *   6. the topk cheapest pipelines
+ *   7. pipelines whose forecast is within the spread of the best forecast
+ *
+ * Rules 2 and 3 exist because only a race, not a sum of step times, can decide between one kernel and two
+ * stages. There is no rule for pairs of structure and block_m, because the pairs of a few structures would
+ * fill the race. */
 size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk, size_t max_finalists);
-/* Maximum number of finalists for a race of about budget_s, if the best forecast is best_us. Each racer runs
- * at least twice, and one of these runs is verified. The number is below MF_FINALISTS_MAX if these runs would
- * take more than three quarters of the budget, but at least MF_FINALISTS_MIN and topk. */
+/* Returns the maximum number of finalists for a race of about budget_s, if the best forecast is best_us. Each
+ * racer runs at least twice, and one of these runs is verified. If these runs would take more than three
+ * quarters of the budget, the number is below MF_FINALISTS_MAX, but at least MF_FINALISTS_MIN and topk. */
 size_t mf_race_finalist_limit(double best_us, double budget_s, int topk);
 
 struct mf_race_rounds {
@@ -44,9 +52,10 @@ struct mf_race_schedule {
     int fresh;
     double alpha;
 };
-/* Schedules rounds such that the race takes about its budget, but at least MF_RACE_ROUNDS_MIN rounds: a
- * paired test needs them. forecast_us holds n[k] forecasts of each group k, one group after the other,
- * cheapest first. `keep` of a stage is per group: lower if there are several groups, but at least two. */
+/* Schedules rounds so that the race takes about its budget. It has at least MF_RACE_ROUNDS_MIN rounds,
+ * because a paired test needs them. forecast_us holds the forecasts of group 0, then those of group 1 and so
+ * on; group k has n[k] forecasts, cheapest first. `keep` of a stage applies to each group. It is lower if
+ * there are several groups, but at least two. */
 #define MF_RACE_ROUNDS_MIN 6
 struct mf_race_budget {
     double s;
@@ -66,6 +75,6 @@ struct mf_racer_result {
     bool reported;
     int verified; /* verified runs */
 };
-/* Index of the winning pipeline: the named winner if its result is valid, otherwise the fastest valid one
- * that was verified twice; -1: none. */
+/* Returns the index of the winning pipeline: the named winner if its result is valid, otherwise the fastest
+ * pipeline with a valid result and two verified runs; -1 if there is none. */
 int mf_race_pick(const struct mf_racer_result *racers, size_t n, int64_t winner);

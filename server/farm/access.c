@@ -1,12 +1,12 @@
-/* Authentication of peers, if the hub has keys. The hub's ZAP requests are answered by the CURVE public key
- * that the peer has proven to hold:
+/* Authentication of peers, if the hub has keys. The farm answers the hub's ZAP requests. The answer depends
+ * on the CURVE public key whose secret key the peer has proven to hold:
  *
- *   enrolled key           User-Id: the key in hexadecimal. It identifies the worker, not the routing id.
+ *   enrolled key           User-Id: the key in hexadecimal. It (not the routing id) identifies the worker.
  *   enrolment token's key  User-Id: "token:ID". The peer may send ENROL only.
  *   any other key          the handshake fails
  *
- * A connection outlives a revocation. So each message of a peer without a slot is checked against the store
- * again, and a revoked key loses its slot in the same iteration. */
+ * A connection outlives the revocation of its key. So the farm removes the slot of a revoked key in the same
+ * iteration, and checks each message of a peer without a slot against the store. */
 #include "server/farm/access.h"
 #include "server/farm/farm_private.h"
 
@@ -107,7 +107,8 @@ int mf_access_enrol(struct mf_farm *f, struct mf_slot *slot, const struct mf_mai
 
 /* ---- administration ---- */
 
-/* A worker token is a CURVE key pair: its text has the secret key, the farm stores a hash of the public. */
+/* A worker token is a CURVE key pair. The token's text contains the secret key; the farm stores a hash of the
+ * public key. */
 static int make_secret(const struct mf_farm *f, enum mf_role role, uint8_t secret[MF_KEY_SIZE],
                        uint8_t hash[MF_KEY_SIZE])
 {
@@ -167,8 +168,8 @@ int mf_farm_key_revoke(struct mf_farm *f, int64_t id)
     return 0;
 }
 
-/* The first token of a farm, for users that may read its state folder. If its file is missing, the old token
- * is revoked and a new one created. */
+/* Creates the first admin token of the farm and writes it to a file, for users that can read the state
+ * folder. If the file is missing, revokes the previous token of this kind and creates a new one. */
 int mf_access_first_token(struct mf_farm *f, const char *path)
 {
     char text[MF_TOKEN_TEXT_MAX], line[MF_TOKEN_TEXT_MAX + 1];

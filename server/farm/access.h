@@ -1,5 +1,5 @@
-/* Access tokens and worker keys: creating and revoking them. The request handlers of the writing thread call
- * these functions within the iteration's transaction (server/farm/farm.h). */
+/* Creates and revokes access tokens and worker keys. The request handlers of the writing thread call these
+ * functions within the iteration's transaction (server/farm/farm.h). */
 #pragma once
 
 #include "server/farm/farm.h"
@@ -7,14 +7,14 @@
 
 struct mf_token_request {
     enum mf_role role;
-    const char *name;   /* checked by the caller */
+    const char *name;   /* the caller has checked the name */
     int64_t expires_ms; /* 0: never */
 };
-/* Creates a token and returns its id and its text; only a hash is stored. Returns -ENOTSUP for a worker
+/* Creates a token and returns its id and its text; the farm stores only a hash. Returns -ENOTSUP for a worker
  * (enrolment) token if the hub has no keys. */
 int mf_farm_token_add(struct mf_farm *f, const struct mf_token_request *request, int64_t *ret_id,
                       char ret_text[MF_TOKEN_TEXT_MAX]);
 /* Returns -ENOENT for an unknown token. */
 int mf_farm_token_revoke(struct mf_farm *f, int64_t id);
-/* Disconnects the worker that uses the key; its next message is refused. -ENOENT: the key is unknown. */
+/* Revokes the key and disconnects the worker that uses it. Returns -ENOENT for an unknown key. */
 int mf_farm_key_revoke(struct mf_farm *f, int64_t id);

@@ -15,115 +15,9 @@
 
 /* ---- options as JSON ---- */
 
-const char *mf_batch_layout(const struct mf_batch_options *o)
-{
-    return o->layout_free ? "free" : *o->layout ? o->layout : "common";
-}
-
-static cJSON *print_options(const struct mf_batch_options *o)
-{
-    char routing[MF_ROUTING_TEXT_MAX], class[MF_DEVICE_CLASS_TEXT_MAX];
-    cJSON *json = cJSON_CreateObject();
-    cJSON *classes = cJSON_AddArrayToObject(json, "classes");
-    mf_routing_print(&o->routing, routing);
-    for (int i = 0; i < o->n_classes; i++) {
-        mf_device_class_print(&o->classes[i], class);
-        cJSON_AddItemToArray(classes, cJSON_CreateString(class));
-    }
-    mf_json_add_i64(json, "priority", o->priority);
-    mf_json_add_i64(json, "topk", o->topk);
-    cJSON_AddNumberToObject(json, "err_ratio", o->err_ratio);
-    mf_json_add_i64(json, "time_cap_ms", o->time_cap_ms);
-    cJSON_AddStringToObject(json, "routing", routing);
-    cJSON_AddStringToObject(json, "search", mf_search_name(o->search));
-    cJSON_AddStringToObject(json, "layout", mf_batch_layout(o));
-    cJSON_AddStringToObject(json, "consumer", o->for_aiter ? "aiter" : "moefarm");
-    cJSON_AddStringToObject(json, "promote", mf_promote_name(o->promote));
-    cJSON_AddNumberToObject(json, "min_effect", o->min_effect);
-    cJSON_AddBoolToObject(json, "baseline", o->has_baseline);
-    mf_json_add_i64(json, "seed", (int64_t)o->seed);
-    cJSON *regret = cJSON_AddArrayToObject(json, "regret");
-    for (int i = 0; i < o->n_regret; i++) {
-        mf_routing_print(&o->regret[i], routing);
-        cJSON_AddItemToArray(regret, cJSON_CreateString(routing));
-    }
-    if (o->fuse_saves > 0)
-        cJSON_AddNumberToObject(json, "fuse_saves", o->fuse_saves);
-    if (o->warmup > 0)
-        mf_json_add_i64(json, "warmup", o->warmup);
-    if (o->iters > 0)
-        mf_json_add_i64(json, "iters", o->iters);
-    if (o->no_split_k)
-        mf_json_add_i64(json, "split_k", 0);
-    if (o->shape_grouped)
-        mf_json_add_i64(json, "shape_grouped", 1);
-    cJSON *no_fuse = o->n_no_fuse > 0 ? cJSON_AddArrayToObject(json, "no_fuse") : NULL;
-    for (int i = 0; i < o->n_no_fuse; i++) {
-        char ops[MF_OPS_TEXT_MAX];
-        mf_ops_print(o->no_fuse[i], ops);
-        cJSON_AddItemToArray(no_fuse, cJSON_CreateString(ops));
-    }
-    return json;
-}
-
-/* Reads the output of print_options; missing members keep their defaults. */
-static void read_options(const cJSON *json, struct mf_batch_options *ret)
-{
-    int64_t number;
-    const char *text;
-    *ret = (struct mf_batch_options)MF_BATCH_OPTIONS_INIT;
-    if (mf_json_i64(json, "priority", 0, 100, &number) == 0)
-        ret->priority = (int)number;
-    if (mf_json_i64(json, "topk", 1, 64, &number) == 0)
-        ret->topk = (int)number;
-    (void)mf_json_double(json, "err_ratio", &ret->err_ratio);
-    (void)mf_json_double(json, "fuse_saves", &ret->fuse_saves);
-    (void)mf_json_i64(json, "time_cap_ms", 1, INT64_C(1) << 40, &ret->time_cap_ms);
-    if (mf_json_i64(json, "warmup", 0, INT32_MAX, &number) == 0)
-        ret->warmup = (int)number;
-    if (mf_json_i64(json, "iters", 0, INT32_MAX, &number) == 0)
-        ret->iters = (int)number;
-    ret->no_split_k = mf_json_i64(json, "split_k", 0, 0, &number) == 0;
-    ret->shape_grouped = mf_json_i64(json, "shape_grouped", 1, 1, &number) == 0;
-    if (mf_json_text(json, "routing", &text) == 0)
-        (void)mf_routing_parse(text, &ret->routing);
-    if (mf_json_text(json, "search", &text) == 0)
-        (void)mf_search_parse(text, &ret->search);
-    if (mf_json_text(json, "promote", &text) == 0)
-        (void)mf_promote_parse(text, &ret->promote);
-    (void)mf_json_double(json, "min_effect", &ret->min_effect);
-    (void)mf_json_bool(json, "baseline", &ret->has_baseline);
-    if (mf_json_text(json, "layout", &text) == 0) {
-        ret->layout_free = strcmp(text, "free") == 0;
-        if (strncmp(text, "w1=", 3) == 0)
-            (void)mf_copy(ret->layout, sizeof(ret->layout), text);
-    }
-    ret->for_aiter = mf_json_text(json, "consumer", &text) == 0 && strcmp(text, "aiter") == 0;
-    const cJSON *ops, *profile, *regret = mf_json_array(json, "regret");
-    if (regret)
-        ret->n_regret = 0;
-    cJSON_ArrayForEach (profile, regret) {
-        if (ret->n_regret < MF_BATCH_REGRET_MAX && cJSON_IsString(profile) &&
-            mf_routing_parse(profile->valuestring, &ret->regret[ret->n_regret]) == 0)
-            ret->n_regret++;
-    }
-    cJSON_ArrayForEach (ops, mf_json_array(json, "no_fuse")) {
-        if (ret->n_no_fuse < MF_BATCH_NO_FUSE_MAX && cJSON_IsString(ops) &&
-            mf_ops_parse(ops->valuestring, &ret->no_fuse[ret->n_no_fuse]) == 0)
-            ret->n_no_fuse++;
-    }
-    if (mf_json_i64(json, "seed", 0, INT64_C(1) << 53, &number) == 0)
-        ret->seed = (uint64_t)number;
-}
-
 static char *print_unit_options(const struct mf_batch_options *o)
 {
-    _cleanup_(cJSON_Deletep) cJSON *json = print_options(o);
-    static const char *const not_for_units[] = {"classes",  "priority", "topk",    "layout",
-                                                "consumer", "regret",   "promote", "min_effect",
-                                                "baseline", "iters",    "split_k", "shape_grouped"};
-    for (size_t i = 0; i < MF_ARRAY_LEN(not_for_units); i++)
-        cJSON_DeleteItemFromObjectCaseSensitive(json, not_for_units[i]);
+    _cleanup_(cJSON_Deletep) cJSON *json = mf_batch_options_print(o, true);
     cJSON_AddTrueToObject(json, "keep_samples");
     return mf_json_print(json);
 }
@@ -162,7 +56,7 @@ int mf_batch_get(struct mf_farm *f, int64_t id, struct mf_batch **ret)
     if (r == 0) {
         _cleanup_(cJSON_Deletep) cJSON *json =
             mf_json_parse(b->options_text, strlen(b->options_text), 1u << 20);
-        read_options(json, &b->options);
+        mf_batch_options_read(json, &b->options);
         b->unit_options = print_unit_options(&b->options);
         r = b->unit_options ? mf_map_put(&f->batches, (uint64_t)id, b) : -ENOMEM;
     }
@@ -299,13 +193,13 @@ int mf_farm_submit(struct mf_farm *f, const struct mf_submission *s, cJSON **ret
     int64_t batch;
     int n_skipped = 0;
     struct mf_ids classes = {0};
-    _cleanup_(cJSON_Deletep) cJSON *options = print_options(&s->options);
+    _cleanup_(cJSON_Deletep) cJSON *options = mf_batch_options_print(&s->options, false);
     _cleanup_(mf_freep) char *text = mf_json_print(options);
     struct mf_batch_row row = {.name = s->name,
                                .options = text,
                                .idempotency_key = s->idempotency_key,
                                .body_hash = s->body_hash,
-                               .priority = s->options.priority,
+                               .priority = (int)s->options.priority,
                                .created_ms = f->wall_ms};
     int r = text ? mf_store_batch_add(f->store, &row, &batch) : -ENOMEM;
     if (r == 0)

@@ -9,7 +9,8 @@
 #include <string.h>
 #include <zmq.h>
 
-/* ThreadSanitizer cannot see that a message passes on the sender's writes if libzmq is built without it. */
+/* Tells ThreadSanitizer that the sender's writes happen before the receipt of the message. ThreadSanitizer
+ * cannot see this if libzmq was built without it. */
 #ifdef __SANITIZE_THREAD__
 #    include <sanitizer/tsan_interface.h>
 #    define TSAN_RELEASE(pointer) __tsan_release(pointer)

@@ -30,9 +30,9 @@ int mf_bus_recv_pointer(void *socket, void *ret);
 /* Makes sends on a PUB socket fail with EAGAIN while a subscriber's queue is full, instead of dropping the
  * message. Returns 0 or -errno. */
 int mf_bus_set_no_drop(void *pub);
-/* batch 0: an event of the whole farm. Never blocks. Returns -EAGAIN if the subscriber's queue is full; the
- * caller then sends the latest event again, so that the subscriber sees the gap and reads the missing events
- * from the table. */
+/* Publishes an event; batch 0: an event of the whole farm. Never blocks. Returns -EAGAIN if the subscriber's
+ * queue is full. The caller must then send the latest event again, so that the subscriber sees the gap and
+ * reads the missing events from the table. */
 int mf_bus_send_event(void *socket, int64_t id, int64_t batch, const char *kind, const char *body);
 
 struct mf_bus_event {

@@ -1,4 +1,4 @@
-/* Releases and channels: changes in the store, with their events. */
+/* Changes releases and channels in the store, and adds the events of these changes. */
 #include "server/farm/channel.h"
 
 #include "server/farm/farm_private.h"

@@ -1,4 +1,4 @@
-/* Configs: made from the winner of a task's race. */
+/* Makes the config of a task from the winner of its race. */
 #include "server/farm/farm_private.h"
 
 #include "common/base/json.h"
@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A pipeline's time split over the CSV's two stages, in proportion to the times of its steps. Steps up to
- * stage 1 belong to us1. */
+/* A pipeline's time, to be split between the CSV's columns us1 and us2 in proportion to the step times. us1
+ * is the share of all steps up to and including stage 1. */
 struct split {
     double first_us, all_us;
     double err1, err2;
@@ -38,7 +38,7 @@ static int split_pipeline(struct mf_farm *f, const struct mf_task *g, const char
             ret->err1 = isnan(row.err) ? 0 : row.err;
         if (step.stage == MF_STAGE_STAGE2)
             ret->err2 = isnan(row.err) ? 0 : row.err;
-        /* A one-stage kernel and all steps after it belong to us1 */
+        /* A pipeline with a one-stage kernel has no stage 1, so all its steps belong to us1 */
         if (step.stage == MF_STAGE_STAGE1)
             first = false;
         (void)mf_buf_addf(&ret->names, "%s%s:%s", ret->names.len ? " + " : "", step.family, step.name);
@@ -46,7 +46,7 @@ static int split_pipeline(struct mf_farm *f, const struct mf_task *g, const char
     return mf_buf_error(&ret->names);
 }
 
-/* The pipelines of the group that are statistically tied with the winner. */
+/* Returns the pipelines of the group that are statistically tied with the winner. */
 static cJSON *read_ties(const struct mf_lease *l, int group, int64_t winner, const cJSON *race)
 {
     const cJSON *tie;
@@ -68,7 +68,7 @@ static char *print_provenance(struct mf_farm *f, const struct mf_task *g, int64_
     char routing[MF_ROUTING_TEXT_MAX];
     _cleanup_(cJSON_Deletep) cJSON *json = slot ? cJSON_Parse(slot->provenance) : cJSON_CreateObject();
     mf_routing_print(&o->routing, routing);
-    mf_json_add_i64(json, "seed", (int64_t)o->seed);
+    mf_json_add_i64(json, "seed", o->seed);
     cJSON_AddStringToObject(json, "routing", routing);
     cJSON_AddStringToObject(json, "search", mf_search_name(o->search));
     cJSON_AddStringToObject(json, "layout", mf_batch_layout(o));
@@ -77,7 +77,7 @@ static char *print_provenance(struct mf_farm *f, const struct mf_task *g, int64_
     return mf_json_print(json);
 }
 
-/* Adds the rule that chose the layout of the layer model, and the reason, if a layout has been chosen. */
+/* If a layout has been chosen for the layer model, adds the rule that chose it and the reason. */
 static int add_choice(struct mf_farm *f, const struct mf_task *g, const char *provenance, char **ret)
 {
     _cleanup_(mf_freep) char *body = NULL;
@@ -121,7 +121,8 @@ void mf_win_release(struct mf_win *w)
     *w = (struct mf_win){0};
 }
 
-/* The outcome of a group in a race's result. Workers that do not know groups report one outcome for all. */
+/* Finds the outcome of a group in a race's result. A worker that does not support groups reports one outcome,
+ * which then applies to all groups. */
 static const cJSON *find_outcome(const cJSON *race, int group)
 {
     const cJSON *item, *groups = mf_json_array(race, "groups");
@@ -158,7 +159,7 @@ int mf_config_win(struct mf_farm *f, struct mf_task *g, const struct mf_lease *l
         return 0;
     bool is_named = named == racers[i].pipeline;
     struct mf_win w = {.pipeline = racers[i].pipeline, .us = racers[i].us, .mad = racers[i].mad};
-    /* Use the rerun's time, unless the farm had to pick another winner or the time is invalid */
+    /* Use the time of the winner's rerun, unless the farm picked another winner or that time is invalid */
     if (is_named && mf_json_double(outcome, "us", &fresh) == 0 && isfinite(fresh) && fresh > 0) {
         w.us = fresh;
         (void)mf_json_double(outcome, "mad", &w.mad);

@@ -1,13 +1,14 @@
-/* Handling of RESULT messages. This is the hot path: for a result of a current lease, all data is in memory
- * and the only statement is one INSERT.
+/* Handles RESULT messages. This is the hot path: for a result of a current lease, all data is in memory and
+ * the only statement is one INSERT.
  *
- *   current lease               decides its step, unless it is the step's first death, which is retried
- *   ended lease                 kept as a late sample, decides nothing
- *   known (unit, attempt, seq)  acknowledged again, otherwise ignored
+ *   current lease               the result decides its step, except for a step's first death (see below)
+ *   ended lease                 the result is stored as a late sample and decides nothing
+ *   known (unit, attempt, seq)  the result is acknowledged again and otherwise ignored
  *
- * Deaths: a runner that is killed from outside looks like a crash of its current step. So the first death of
- * a step in a task is kept as a sample, and the step is retried in a unit of its own, on another worker if
- * there is one. The second death decides, and quarantines the kernel for the class. */
+ * A death is a runner that crashed or hung. A runner that is killed from outside looks like a crash of its
+ * current step. So the first death in a step of a task only leaves a sample, and the farm retries the step in
+ * a unit of its own, on another worker if there is one. The second death decides the step and quarantines the
+ * kernel for the class. */
 #include "server/farm/farm_private.h"
 
 #include "common/base/fault.h"
@@ -126,7 +127,7 @@ static int add_failure_event(struct mf_farm *f, const struct mf_lease *l, const 
     return mf_event_add(f, l->task->batch->id, "failure", body);
 }
 
-/* Retries the step in a unit of its own, with the best times known in this unit. */
+/* Retries the step in a unit of its own, which gets the best times known in this unit. */
 static int retry_alone(struct mf_farm *f, const struct mf_lease *l, const struct mf_lease_item *item)
 {
     struct mf_buf body;
@@ -171,7 +172,7 @@ static int quarantine(struct mf_farm *f, const struct mf_lease *l, const struct 
     return mf_event_add(f, 0, "quarantine", body);
 }
 
-/* Returns 0 after the step's first death in the task, which decides nothing; 1 after the second. */
+/* Returns 0 after the first death in this step of the task, which causes a retry, or 1 after the second. */
 static int handle_death(struct mf_farm *f, struct mf_slot *slot, const struct mf_lease *l,
                         const struct mf_lease_item *item, struct mf_result_message *m)
 {
@@ -247,7 +248,7 @@ int mf_deliver_unit_failed(struct mf_farm *f, struct mf_lease *l, const char *re
         const struct mf_lease_item *item = &l->items[i];
         if (item->seq)
             continue;
-        /* negative: not sent by a worker */
+        /* negative, because no worker sent this result */
         struct mf_result_row row = {.unit = l->unit,
                                     .attempt = l->attempt,
                                     .seq = -(int64_t)i - 1,
@@ -287,7 +288,7 @@ static int handle_race(struct mf_farm *f, struct mf_slot *slot, struct mf_lease 
     } else if (!m->last && !m->race) {
         return refuse(ret_why, "race: expected a pipeline, race or last");
     }
-    /* Results under another routing profile and results of comparisons do not decide the race */
+    /* Results under another routing profile, and results of comparisons, do not decide the race */
     bool compares = l->kind == MF_UNIT_COMPARE;
     int r = store_result(f, slot, m, l->task->id, !l->routing && !compares, false,
                          (struct mf_result_note){.routing = l->routing, .compares = compares}, json);
@@ -298,7 +299,7 @@ static int handle_race(struct mf_farm *f, struct mf_slot *slot, struct mf_lease 
     r = acknowledge(slot, m);
     if (r < 0 || !m->last)
         return r;
-    /* Retry a race that could not run. If no pipeline survived, the results say why. */
+    /* Retry the unit if the race could not run. If it ran and no pipeline survived, the results say why */
     if (!m->race && l->n_left == l->n)
         return mf_lease_fail(f, l, *m->reason ? m->reason : "its worker sent no result");
     r = mf_lease_done(f, l);
@@ -352,7 +353,7 @@ static int end_enumerate(struct mf_farm *f, struct mf_lease *l, const struct mf_
     return r < 0 ? r : mf_tasks_enumerated(f, enumeration, NULL);
 }
 
-/* Returns 1 if an item is refused; the items before it are written. */
+/* Returns 1 if an item is refused. The items before it have then been written. */
 static int add_all(struct mf_farm *f, const struct mf_slot *slot, int64_t enumeration,
                    const struct mf_result_message *m, const char **ret_why)
 {
@@ -371,7 +372,7 @@ static int add_all(struct mf_farm *f, const struct mf_slot *slot, int64_t enumer
     return 0;
 }
 
-/* Returns 1 if the list is refused; nothing of it is written. */
+/* Returns 1 if the list is refused. Then no item of the list is written. */
 static int add_list(struct mf_farm *f, const struct mf_slot *slot, int64_t enumeration,
                     const struct mf_result_message *m, const char **ret_why)
 {
@@ -393,8 +394,8 @@ static int add_list(struct mf_farm *f, const struct mf_slot *slot, int64_t enume
     return r < 0 ? r : refused;
 }
 
-/* The worker drops a refused RESULT and would complete the list without it. So the unit fails here and is
- * retried. */
+/* The worker drops a refused RESULT and would then complete the list without the items of that RESULT. So the
+ * unit fails here, and the farm retries it. */
 static int fail_refused_enumeration(struct mf_farm *f, struct mf_lease *l, const char *why)
 {
     char reason[MF_REASON_MAX];
@@ -432,10 +433,11 @@ static int handle_late(struct mf_farm *f, struct mf_slot *slot, const struct mf_
     if (m->attempt == row.attempt && m->epoch != row.epoch)
         return refuse(ret_why,
                       "attempt: granted in an epoch that the database has lost (restored from a backup)");
-    /* If it were stored, the other worker's own result would look like a duplicate: acknowledged, but lost */
+    /* If this result were stored, the farm would take the other worker's own result for a duplicate and
+     * acknowledge it without storing it */
     if (m->attempt == row.attempt && row.worker && row.worker != slot->id)
         return refuse(ret_why, "attempt: granted to another worker");
-    /* Late enumerations and late ends of a unit are of no use */
+    /* Results of late enumerations, and late ends of units, are useless */
     if (row.kind == MF_UNIT_ENUMERATE || (!m->step && !m->pipeline))
         return acknowledge(slot, m);
     r = m->step ? mf_store_step_of_task(f->store, row.task, m->step)

@@ -1,4 +1,4 @@
-/* Events: stored as rows for later readers, published to connected subscribers. */
+/* Stores events as rows for later readers, and publishes them to connected subscribers. */
 #include "server/farm/farm_private.h"
 
 #include "common/base/array.h"
@@ -41,8 +41,8 @@ static void send_unsent_event(struct mf_farm *f)
     f->unsent_event = (struct mf_event){0};
 }
 
-/* A subscriber that sees a gap reads the table. So if its queue is full, only the latest event must still be
- * sent, in a later iteration. */
+/* Publishes the new events. A subscriber that sees a gap in the ids reads the missing events from the table.
+ * So if the subscriber's queue is full, it is enough to send the latest event again in a later iteration. */
 void mf_events_publish(struct mf_farm *f)
 {
     send_unsent_event(f);

@@ -1,7 +1,7 @@
 /* Event loop of the writing thread. One iteration handles up to 64 requests and then up to 512 messages, for
- * at most 5 ms, does the work that is due, commits, and only then sends replies. Peers and users hear of
- * durable changes only; anything unanswered can be repeated. Workers that wait for ACKs are batched into one
- * iteration. */
+ * at most 5 ms. It then does the periodic work that is due, commits, and only after the commit sends replies.
+ * So peers and users are told only of durable changes, and they can repeat any request or message that got no
+ * reply. The loop tries to handle the messages of workers that wait for ACKs in one iteration. */
 #include "server/farm/farm_private.h"
 
 #include "common/base/array.h"
@@ -25,7 +25,7 @@
 #define ITERATION_NS       5000000u
 #define WAIT_FOR_MORE_NS   200000u /* about the duration of a commit */
 #define HOUSEKEEP_MS       50
-/* Deletion of old samples: results per iteration, and the pause after none was found. */
+/* Deletion of old samples: maximum results per iteration, and pause after an iteration that found none. */
 #define SAMPLES_PER_SLICE       500
 #define SAMPLES_INTERVAL_MS     10000
 #define QUEUE_MAX               1000
@@ -68,7 +68,8 @@ static void read_clocks(struct mf_farm *f)
     f->wall_ms = mf_wall_ms();
 }
 
-/* Resumes tasks in state ranking: their iteration was committed, but their races were not planned yet. */
+/* Resumes tasks in state `ranking` at a start. Their probes were committed before moefarmd stopped, but their
+ * races were not planned. */
 static int resume_ranking(struct mf_farm *f)
 {
     struct mf_ids ids = {0};
@@ -173,7 +174,7 @@ struct mf_farm *mf_farm_free(struct mf_farm *f)
     }
     mf_farm_reset_state(f);
     mf_hub_free(f->hub);
-    mf_auth_free(f->zap); /* after the hub: see server/link/authenticate.h */
+    mf_auth_free(f->zap); /* must come after the hub: see server/link/authenticate.h */
     mf_store_free(f->store);
     free(f->path);
     free(f->new_events);
@@ -196,7 +197,8 @@ void mf_farm_get_stats(const struct mf_farm *f, struct mf_farm_stats *ret)
 
 /* ---- one iteration ---- */
 
-/* The log line is rate-limited: such a peer retries for ever. */
+/* Refuses a message of another protocol version. Limits the rate of the log line, because such a peer retries
+ * for ever. */
 static int refuse_version(struct mf_farm *f, const struct mf_mail *mail)
 {
     if (!f->version_logged_ms || f->now_ms - f->version_logged_ms >= VERSION_LOG_INTERVAL_MS) {
@@ -239,7 +241,7 @@ static int add_answer(struct mf_farm *f, struct mf_request *request)
     return 0;
 }
 
-/* If a handler fails, its own changes are rolled back and the rest of the transaction is kept. */
+/* Handles one request. If its handler fails, only the handler's own changes are rolled back. */
 static int handle_request(struct mf_farm *f)
 {
     struct mf_request *request;
@@ -258,9 +260,10 @@ static int handle_request(struct mf_farm *f)
     return r < 0 ? r : 1;
 }
 
-/* Workers that wait for their ACKs answer all at once. If the first answer were committed alone, the others
- * would wait for the next commit. So an iteration that has handled fewer messages than the number of workers
- * acknowledged by the previous one waits up to WAIT_FOR_MORE_NS for more. */
+/* Returns true if another message arrived in time. Workers that wait for their ACKs send their next messages
+ * at the same time. If the first of these messages were committed alone, the other workers would wait for the
+ * next commit. So an iteration that has handled fewer messages than the number of workers acknowledged by the
+ * previous iteration waits up to WAIT_FOR_MORE_NS for more. */
 static bool wait_for_more(const struct mf_farm *f, size_t n_taken, uint64_t start_ns)
 {
     if (n_taken == 0 || n_taken >= f->n_acknowledged)
@@ -286,7 +289,7 @@ static int handle_all(struct mf_farm *f, uint64_t start_ns)
     return r < 0 ? r : 0;
 }
 
-/* Deletes a slice per iteration, so that no iteration takes long. */
+/* Deletes old samples, at most SAMPLES_PER_SLICE results per iteration, so that no iteration takes long. */
 static int drop_samples(struct mf_farm *f)
 {
     int64_t before_ms = f->wall_ms - (int64_t)(fmin(f->options.samples_days, 1e6) * 86400e3);
@@ -360,15 +363,15 @@ static int run_iteration(struct mf_farm *f)
         r = mf_tasks_flush(f);
     if (r >= 0)
         r = mf_peers_acknowledge(f);
-    /* Fault points count only iterations that send something: the number of idle iterations varies */
+    /* Fault points count only iterations that send something, because the number of idle iterations varies */
     bool has_recipients = f->n_acknowledged > 0 || f->n_answers > 0;
     if (has_recipients)
         mf_fault_at(MF_FAULT_TRANSACTION_WRITTEN);
     if (r >= 0)
         r = mf_store_commit(f->store);
     if (r < 0) {
-        /* Memory and store may differ now. The next start loads the store; workers resend unacknowledged
-         * results. */
+        /* The state in memory and in the store may differ now. The next start loads the state from the store,
+         * and workers resend unacknowledged results. */
         const char *error = mf_store_error(f->store);
         log_err(r, "event loop iteration failed%s%s", *error ? ": " : "", error);
         mf_store_rollback(f->store);

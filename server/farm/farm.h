@@ -7,55 +7,11 @@
 #include <stdint.h>
 
 #include "common/base/notify.h"
-#include "common/base/paired.h"
 #include "common/base/secret.h"
+#include "common/moe/batch_options.h"
 #include "common/moe/device_class.h"
-#include "common/moe/layer.h"
-#include "common/moe/pipeline_search.h"
-#include "common/moe/routing.h"
 #include "common/moe/shape.h"
-#include "server/choose/search.h"
 #include "server/farm/farm_stats.h"
-
-/* Options of a batch, from the API. The caller validates texts. */
-#define MF_BATCH_NO_FUSE_MAX 8
-#define MF_BATCH_REGRET_MAX  4
-
-struct mf_batch_options {
-    int priority;        /* 0 to 100, higher runs sooner (default: 50) */
-    int topk;            /* finalists: the K cheapest pipelines (default: 8) */
-    double err_ratio;    /* AITER's maximum mismatch ratio (default: 0.1) */
-    int64_t time_cap_ms; /* per step (default: 10,000) */
-    struct mf_routing routing;
-    enum mf_search search;
-    bool for_aiter;   /* consumer=aiter: tune the key that AITER's production lookup computes from a row */
-    bool layout_free; /* layout=free: each task may use its own weight layout */
-    char layout[MF_PATH_LAYOUT_MAX]; /* given weight layout "w1=row w2=row"; "": the farm chooses */
-    enum mf_promote promote;
-    double min_effect; /* promote=improved: minimum gain over the known row (default: 0.03) */
-    bool has_baseline; /* known rows come with the batch instead of from the farm's configs */
-    uint64_t seed;     /* of the generated data (default: 1) */
-    double fuse_saves; /* minimum memory traffic in bytes that a fused step must save; 0: no minimum */
-    int n_no_fuse;     /* sets of ops that no step may fuse */
-    mf_ops no_fuse[MF_BATCH_NO_FUSE_MAX];
-    int warmup;         /* untimed runs of a candidate; 0: the first run is timed too */
-    int iters;          /* samples of the winner's rerun; 0: the farm decides */
-    bool no_split_k;    /* exclude split-K steps */
-    bool shape_grouped; /* one worker measures all units of a task while it is connected */
-    int n_regret;       /* routing profiles of the regret races (default: balanced, zipf:1.2) */
-    struct mf_routing regret[MF_BATCH_REGRET_MAX];
-    int n_classes; /* 0: classes with a live worker at submission, or if none, the next worker's class */
-    struct mf_device_class classes[16];
-};
-#define MF_BATCH_OPTIONS_INIT                                                                     \
-    {                                                                                             \
-        .priority = 50, .topk = 8, .err_ratio = 0.1, .time_cap_ms = 10000,                        \
-        .routing = {.kind = MF_ROUTING_UNIFORM}, .min_effect = MF_PAIRED_LEAST_EFFECT, .seed = 1, \
-        .n_regret = 2, .regret = {                                                                \
-            {.kind = MF_ROUTING_BALANCED},                                                        \
-            {.kind = MF_ROUTING_ZIPF, .parameter = 1.2}                                           \
-        }                                                                                         \
-    }
 
 /* A known row that comes with a batch. */
 struct mf_known_row {

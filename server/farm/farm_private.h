@@ -22,12 +22,12 @@ struct mf_batch {
     int priority;
     int64_t created_ms; /* the batch uses the ratios and quarantines of this time */
     struct mf_batch_options options;
-    char *options_text;   /* JSON as stored */
-    char *unit_options;   /* JSON as sent in units */
+    char *options_text;   /* JSON text as stored in the database */
+    char *unit_options;   /* JSON text as sent in units */
     int64_t open_tasks;   /* unfinished tasks; 0: none, or not counted yet */
-    int64_t n_loaded;     /* its tasks in memory */
-    bool ended;           /* its tasks are loaded only to read or cancel them */
-    int64_t pinned_class; /* class of pinned_revision; 0: none */
+    int64_t n_loaded;     /* number of its tasks in memory */
+    bool ended;           /* the batch has ended; its tasks are loaded only to be read or cancelled */
+    int64_t pinned_class; /* device class to which pinned_revision applies; 0: none */
     char pinned_revision[80];
 };
 
@@ -53,22 +53,23 @@ struct mf_task {
     char row[MF_SHAPE_TEXT_MAX];
     char layer_model[MF_SHAPE_TEXT_MAX];
     int64_t n_steps, n_measured;
-    int64_t open_units;           /* ready or leased */
-    struct mf_best_times best;    /* of results with status ok */
-    struct mf_forecast *forecast; /* from its ranking until the layout of its layer model is chosen */
-    bool dirty;                   /* counters must be written */
-    bool changed;                 /* an event must be published */
-    bool touched;                 /* listed in mf_farm.touched, for mf_tasks_flush */
+    int64_t open_units;        /* ready or leased */
+    struct mf_best_times best; /* best times of results with status ok */
+    /* kept from the ranking of the task until the layout of its layer model is chosen */
+    struct mf_forecast *forecast;
+    bool dirty;   /* counters must be written */
+    bool changed; /* an event must be published */
+    bool touched; /* listed in mf_farm.touched, for mf_tasks_flush */
     int64_t published_ms;
 };
 
 struct mf_lease_item {
-    int64_t id;     /* step or pipeline */
-    int group;      /* of a pipeline: index of its layout among the raced layouts */
-    int64_t kernel; /* of a step */
+    int64_t id;     /* id of the step or pipeline */
+    int group;      /* pipelines only: index of the pipeline's layout among the raced layouts */
+    int64_t kernel; /* steps only */
     mf_ops covers;
     double flops, bytes;
-    int64_t seq; /* of its result; 0: no result yet */
+    int64_t seq; /* sequence number of the item's result; 0: no result yet */
     enum mf_status status;
     double us, mad;
     int verified;
@@ -82,13 +83,14 @@ struct mf_lease {
     int64_t worker;
     struct mf_slot *slot; /* NULL after a restart, until its worker sends HELLO */
     int64_t deadline_ms;  /* monotonic */
-    bool second_try;      /* this race or comparison repeats one in which a pipeline died */
-    int64_t first_worker; /* worker that ran the first comparison; 0: this is the first */
-    char *routing;        /* routing profile of a regret race (regret.h); else NULL */
-    int n_groups;         /* raced layouts (ladder.c); 0: all pipelines are in group 0 */
+    bool second_try;      /* this race or comparison repeats one in which a pipeline killed its runner */
+    /* worker that ran the comparison on the first device; 0: this unit is the first comparison */
+    int64_t first_worker;
+    char *routing; /* routing profile of a regret race (regret.h); NULL for other units */
+    int n_groups;  /* raced layouts (ladder.c); 0: all pipelines are in group 0 */
     size_t n, n_left;
     struct mf_lease_item *items;
-    struct mf_best_times best; /* of this unit's steps only, in measuring order */
+    struct mf_best_times best; /* times of this unit's steps only, in measuring order */
 };
 
 struct mf_event {
@@ -99,61 +101,64 @@ struct mf_event {
 
 struct mf_farm {
     struct mf_farm_options options;
-    struct mf_store *store; /* NULL: reopening failed */
+    struct mf_store *store; /* NULL after a failed attempt to reopen the store */
     char *path;
     struct mf_auth *zap; /* ZeroMQ authentication (ZAP); NULL: the hub has no keys */
     struct mf_hub *hub;
     void *requests, *replies, *events;
     int64_t epoch;
     int64_t lease_ms;
-    int64_t now_ms, wall_ms; /* of this iteration */
+    int64_t now_ms, wall_ms; /* monotonic and wall-clock time at the start of this iteration */
     struct mf_slots slots;
-    struct mf_map batches, tasks, leases; /* by id */
-    struct mf_map start_tags;             /* by batch and class, see unit.c */
+    struct mf_map batches, tasks, leases; /* keyed by id */
+    struct mf_map start_tags;             /* keyed by batch and class, see unit.c */
     struct mf_task **touched;
     size_t n_touched, cap_touched;
-    bool wake_waiting; /* waiting tasks may start: a worker connected or a batch was submitted */
-    bool ranking;      /* a layer model is being ranked or its layout chosen */
-    /* after a restart: until then workers may reconnect, so no worker counts as the only one; 0: passed */
+    bool wake_waiting; /* waiting tasks may start, because a worker connected or a batch was submitted */
+    bool ranking;      /* a layer model is being ranked, or its layout is being chosen */
+    /* after a restart: end of the time in which workers may reconnect. Before it, no worker counts as the
+     * only one of its class. 0: the time has passed */
     int64_t reconnect_deadline_ms;
     int64_t housekept_ms;
-    int64_t samples_due_ms;    /* time of the next search for old samples */
-    bool misses_new;           /* untuned shapes were missed, or (at a start) may have been */
-    int64_t misses_due_ms;     /* earliest time of the next batch of missed shapes */
-    int64_t misses_trim_ms;    /* earliest time of the next trim of a full list of misses */
-    size_t n_acknowledged;     /* workers that the last iteration sent ACKs; they may be about to send more */
-    int64_t version_logged_ms; /* last log line about a refused protocol version; 0: never */
+    int64_t samples_due_ms; /* time of the next search for old samples */
+    /* there are new misses of untuned shapes; also set at a start, when there may be some */
+    bool misses_new;
+    int64_t misses_due_ms;  /* earliest time of the next batch of missed shapes */
+    int64_t misses_trim_ms; /* earliest time at which a full list of misses is trimmed again */
+    /* number of workers that got an ACK from the last iteration; they may be about to send more results */
+    size_t n_acknowledged;
+    int64_t version_logged_ms; /* time of the last log line about a refused protocol version; 0: never */
     int64_t failures_ms;       /* start of the second in which n_failures events were counted */
     int n_failures;
-    struct mf_event *new_events; /* of this iteration, published after COMMIT */
+    struct mf_event *new_events; /* events of this iteration, published after COMMIT */
     size_t n_new_events, cap_new_events;
-    struct mf_event unsent_event; /* latest event, if the subscriber's queue was full; body NULL: none */
-    struct mf_request **answers;  /* responses of this iteration, sent after COMMIT */
+    /* latest event, if the subscriber's queue was full; body NULL: there is no unsent event */
+    struct mf_event unsent_event;
+    struct mf_request **answers; /* responses of this iteration, sent after COMMIT */
     size_t n_answers, cap_answers;
     struct mf_farm_stats stats;
-    char read_only_reason[320]; /* why the database is not writable; "": it is writable. See read_only.c */
+    /* reason why the database is not writable; "": it is writable. See read_only.c */
+    char read_only_reason[320];
     int64_t read_only_since_ms, read_only_retry_ms;
 };
 
 /* ---- farm.c ---- */
 /* Frees everything that can be rebuilt from the store. */
 void mf_farm_reset_state(struct mf_farm *f);
-/* Reopens the store and loads it as at a start. */
+/* Reopens the store and loads the state from it, as at a start. */
 int mf_farm_reload(struct mf_farm *f);
 
 /* ---- read_only.c: describes read-only mode ---- */
-/* r: error of an iteration. Returns true and enters read-only mode if the error may be temporary; false if
+/* Enters read-only mode and returns true if r, the error of an iteration, may be temporary. Returns false if
  * the store is damaged or the error has another cause. */
 bool mf_read_only_enter(struct mf_farm *f, int r);
-/* Replaces an iteration in read-only mode and retries a write from time to time. Returns 0, or an error that
- * is not temporary. */
+/* Replaces an iteration while the database is not writable, and retries a write from time to time. Returns 0,
+ * or an error that is not temporary. */
 int mf_read_only_iteration(struct mf_farm *f);
 
 /* ---- batch.c ---- */
-/* Text of the layout option: "common", "free" or "w1=… w2=…". */
-const char *mf_batch_layout(const struct mf_batch_options *o);
 int mf_batch_get(struct mf_farm *f, int64_t id, struct mf_batch **ret);
-/* Unit options with another routing; NULL if out of memory. The caller frees them. */
+/* Returns unit options with another routing profile, which the caller frees; NULL if out of memory. */
 char *mf_batch_unit_options(const struct mf_batch *b, const char *routing);
 struct mf_batch *mf_batch_free(struct mf_batch *b);
 /* Ends the batch if its last task has ended. */
@@ -161,44 +166,45 @@ int mf_batch_check(struct mf_farm *f, struct mf_batch *b);
 /* Frees an ended batch without tasks in memory, so that memory grows with open batches only. */
 void mf_batch_unload(struct mf_farm *f, struct mf_batch *b);
 
-/* ---- task.c: has the state diagram ---- */
+/* ---- task.c (has the state diagram of tasks) ---- */
 int mf_task_get(struct mf_farm *f, int64_t id, struct mf_task **ret);
 struct mf_task *mf_task_free(struct mf_task *g);
 void mf_task_drop_forecast(struct mf_task *g);
 int mf_tasks_wake(struct mf_farm *f);
-/* failure: why the enumeration failed; NULL: it is complete. */
+/* Call when an enumeration has ended. failure: reason why it failed; NULL: it is complete. */
 int mf_tasks_enumerated(struct mf_farm *f, int64_t enumeration, const char *failure);
 int mf_task_probed(struct mf_farm *f, struct mf_task *g);
 int mf_task_race(struct mf_farm *f, struct mf_task *g, const char *unit_body);
 int mf_task_raced(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease, const cJSON *race);
-/* A pipeline has won the task's race. */
+/* Call when a pipeline has won the task's race. */
 int mf_task_won(struct mf_farm *f, struct mf_task *g, const struct mf_win *w);
-/* Compares two pipelines of the task; avoid_worker (0: none) does not run the unit if another worker can. */
+/* Adds a unit that compares two pipelines of the task. The worker avoid_worker (0: none) runs the unit only
+ * if no other worker can. */
 int mf_task_compare(struct mf_farm *f, struct mf_task *g, const char *unit_body, int64_t avoid_worker);
 int mf_task_compared(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease);
-/* The task's final config is known. */
+/* Call when the final config of the task is known. */
 int mf_task_decided(struct mf_farm *f, struct mf_task *g);
-/* A regret race has ended. race NULL: it has no outcome; `reason` says why. */
+/* Call when a regret race has ended. race NULL: the race has no outcome, and `reason` says why. */
 int mf_task_regret_done(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease, const cJSON *race,
                         const char *reason);
 int mf_task_fail(struct mf_farm *f, struct mf_task *g, const char *reason);
 int mf_task_cancel(struct mf_farm *f, struct mf_task *g);
-/* A step has its deciding result. */
+/* Call when a step has its deciding result. */
 int mf_task_measured(struct mf_farm *f, struct mf_task *g, mf_ops covers, enum mf_status status, double us);
 /* Writes counters, publishes events (rate-limited per task) and frees ended tasks. */
 int mf_tasks_flush(struct mf_farm *f);
 
 /* ---- rank.c ---- */
-/* Finds the task's pipelines. Returns 1, or 0 if there are none; the task has then failed with the reason. */
+/* Finds the task's pipelines. Returns 1, or 0 if there are none and the task has failed with the reason. */
 int mf_rank_task(struct mf_farm *f, struct mf_task *g);
-/* Stores the task's pipelines and races the finalists of these layouts. n 0: the finalists of all layouts
- * together. */
+/* Stores the task's pipelines and starts a race of the finalists of these layouts. n 0: the finalists are
+ * selected over all layouts together. */
 int mf_rank_race(struct mf_farm *f, struct mf_task *g, const char *const *layouts, size_t n);
 
 /* ---- ladder.c ---- */
 /* Finds the layouts that a layer model may use and starts its races, once all its tasks are ranked. */
 int mf_ladder_rank(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const char *layer_model);
-/* A task's race over several layouts has ended. Returns 1, or 0 if no pipeline survived. */
+/* Call when a task's race over several layouts has ended. Returns 1, or 0 if no pipeline survived. */
 int mf_ladder_raced(struct mf_farm *f, struct mf_task *g, const struct mf_lease *l, const cJSON *race);
 /* Chooses one of the layouts that a layer model's tasks raced over, once all its tasks have raced. */
 int mf_ladder_choose_layout(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const char *layer_model);
@@ -208,19 +214,19 @@ int mf_ladder_choose_layout(struct mf_farm *f, struct mf_batch *b, int64_t class
 struct mf_win {
     int64_t pipeline;
     double us, mad;
-    char *ties, *provenance; /* as in table config */
+    char *ties, *provenance; /* JSON texts for the columns of table config */
 };
 void mf_win_release(struct mf_win *w);
 /* Finds the winner of a group of the lease's race. Returns 1, or 0 if no pipeline of the group survived. */
 int mf_config_win(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease, int group,
                   const cJSON *race, struct mf_win *ret);
 int mf_config_write(struct mf_farm *f, struct mf_task *g, const struct mf_win *w);
-/* Replaces the config of the task by the known row: one of the task's pipelines, with the time that a
- * comparison on `worker` measured. tie: pipeline that is statistically tied with it; 0: none. */
+/* Replaces the config of the task by the known row: one of the task's pipelines, with the time from a
+ * comparison on `worker`. tie: pipeline that is statistically tied with the known row; 0: none. */
 int mf_config_set_known_row(struct mf_farm *f, struct mf_task *g, int64_t worker, int64_t pipeline, double us,
                             int64_t tie);
 
-/* ---- unit.c: has the state diagram ---- */
+/* ---- unit.c (has the state diagram of units) ---- */
 int mf_unit_add(struct mf_farm *f, struct mf_task *g, enum mf_unit_kind kind, const char *body,
                 int64_t avoid_worker);
 int mf_units_load(struct mf_farm *f);
@@ -233,11 +239,12 @@ void mf_lease_extend(struct mf_farm *f, struct mf_lease *l);
 int mf_lease_done(struct mf_farm *f, struct mf_lease *l);
 /* Makes the unit ready again, or fails it after too many attempts. `why` completes "ended because …". */
 int mf_lease_release(struct mf_farm *f, struct mf_lease *l, const char *why);
-/* As mf_lease_release, for a unit that its worker cannot run: allows fewer attempts. */
+/* Same as mf_lease_release, for a unit that its worker cannot run, so that it fails after fewer attempts. */
 int mf_lease_fail(struct mf_farm *f, struct mf_lease *l, const char *why);
-/* As mf_lease_fail, for a unit that its worker still runs: sends CANCEL too. */
+/* Same as mf_lease_fail, for a unit that its worker still runs. Sends CANCEL to the worker too. */
 int mf_lease_fail_and_cancel(struct mf_farm *f, struct mf_lease *l, const char *why);
-/* Releases the worker's leases: all of them, or only those that it no longer held at HELLO. */
+/* Releases leases of the worker. With include_kept, releases all its leases, otherwise only the leases that
+ * its HELLO did not list. */
 int mf_leases_release_worker(struct mf_farm *f, struct mf_slot *slot, bool include_kept, const char *why);
 /* Frees the lease of a cancelled unit and sends CANCEL to its worker. */
 int mf_lease_cancel(struct mf_farm *f, struct mf_lease *l);
@@ -279,6 +286,6 @@ int mf_misses_tune(struct mf_farm *f);
 int mf_event_add(struct mf_farm *f, int64_t batch, const char *kind, cJSON *body);
 void mf_events_publish(struct mf_farm *f);
 int mf_event_task(struct mf_farm *f, struct mf_task *g, const char *reason);
-/* For a task that ended without having been loaded. */
+/* Adds the event for the end of a task that was never loaded into memory. */
 int mf_event_task_ended(struct mf_farm *f, int64_t batch, int64_t task, enum mf_task_state state);
 int mf_event_worker(struct mf_farm *f, struct mf_slot *slot, const char *state);

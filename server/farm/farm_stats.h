@@ -11,14 +11,16 @@ struct mf_farm_stats {
     bool ready;                                       /* store open, hub bound */
     bool read_only;                                   /* the database is not writable (read_only.c) */
     uint64_t iterations;                              /* transactions committed */
-    uint64_t iteration_buckets[MF_ITERATION_BUCKETS]; /* by duration, not cumulative */
-    double iteration_s;                               /* sum of their durations */
+    uint64_t iteration_buckets[MF_ITERATION_BUCKETS]; /* iterations per duration bucket, not cumulative */
+    double iteration_s;                               /* sum of the durations of all iterations */
     uint64_t messages;                                /* received from workers */
     uint64_t results;                                 /* committed */
-    uint64_t results_duplicate;                       /* already stored, acknowledged again */
-    uint64_t results_late;                            /* stored as samples only: their lease had ended */
-    uint64_t refused;                                 /* messages answered by REFUSE */
-    uint64_t handshakes_refused;                      /* worker handshakes with an unknown or revoked key */
+    /* results that were stored already and are acknowledged again */
+    uint64_t results_duplicate;
+    /* results that were stored as samples only, because their lease had ended */
+    uint64_t results_late;
+    uint64_t refused;            /* messages answered by REFUSE */
+    uint64_t handshakes_refused; /* worker handshakes with an unknown or revoked key */
     uint64_t leases_expired;
     uint64_t events;
 };

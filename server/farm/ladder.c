@@ -2,12 +2,12 @@
  *
  * Production stores a layer's weights once, so the layout is chosen over the whole ladder: all token counts
  * of the layer model. No task races before the last task of its layer model is probed. With layout=free each
- * task takes its own layout, and the gain is recorded.
+ * task takes its own layout, and the farm records how much faster that is than one layout for all.
  *
  *   all ranked ──rank──► one layout is left: each task races in it and has its config when its race ends
- *                   └──► several are within the forecast errors: each task races all of them in the same
- *                        rounds, pipelines compete within their layout only, and the task waits for the
- *                        other tasks
+ *                   └──► several layouts are within the forecast errors: each task races all of them in the
+ *                        same rounds. Pipelines compete only within their layout. The task then waits for
+ *                        the other tasks.
  *   all raced ──settle──► the layout with the lowest total time of its winners; its winners are the configs
  *
  * Table layout_choice holds the totals of each layout and the reason why it was chosen or not. */
@@ -31,7 +31,7 @@
 struct ladder {
     struct mf_layout_sum layouts[LAYOUTS_MAX];
     size_t n;
-    size_t chosen;  /* index of the chosen layout; 0 while they race */
+    size_t chosen;  /* index of the chosen layout; 0 while the layouts race */
     const char *by; /* "forecast", "race", "free", "given" or "known" */
     bool pending;   /* the races have not ended */
     double free_us; /* total time if each task chose its own layout */
@@ -96,9 +96,9 @@ static void pin(const char *layout, const char *by, struct ladder *l)
     l->by = by;
 }
 
-/* Prefers the layout of the known rows if known rows are kept unless beaten (promote.h) and share one layout.
- * New rows in another layout could not be combined with the kept rows, for which production has its weights
- * packed already. */
+/* Puts the layout of the known rows first, if known rows are kept unless beaten (promote.h) and share one
+ * layout. New rows in another layout could not be combined with the kept rows, because production has packed
+ * the weights for the kept rows already. */
 static int prefer_known(struct mf_farm *f, struct mf_task **tasks, size_t n, struct ladder *l)
 {
     char known[MF_PATH_LAYOUT_MAX] = "", one[MF_PATH_LAYOUT_MAX];
@@ -166,7 +166,7 @@ static int record(struct mf_farm *f, const struct mf_task *of, const struct ladd
     for (size_t i = 0; i < l->n; i++)
         add_sum(l, i, list);
     cJSON_AddNumberToObject(json, "free_us", l->free_us);
-    /* fraction of the ladder's time that one layout per task saves, or would save */
+    /* fraction of the ladder's time that layout=free saves, or would save */
     cJSON_AddNumberToObject(json, "free_gain", us > 0 ? fmax(0, 1 - l->free_us / us) : 0);
     _cleanup_(mf_freep) char *body = mf_json_print(json);
     if (!body)
@@ -208,7 +208,8 @@ static int read_record(struct mf_farm *f, const struct mf_task *of, struct ladde
 
 /* ---- all are ranked ---- */
 
-/* Loads the tasks in state `ranking`, and ranks again those without a forecast (after a restart). */
+/* Loads the tasks in state `ranking`. Ranks tasks without a forecast again, because a restart loses the
+ * forecasts. */
 static int load_tasks(struct mf_farm *f, const struct mf_ids *ids, struct mf_task **tasks, size_t *ret_n)
 {
     size_t n = 0;
@@ -266,7 +267,7 @@ int mf_ladder_rank(struct mf_farm *f, struct mf_batch *b, int64_t class_id, cons
     struct mf_ids ids = {0};
     int64_t n_pending = 0;
     size_t n = 0;
-    /* A task that fails below would call this function again for its layer model. */
+    /* Prevents recursion, because a task that fails below calls this function again for its layer model */
     if (f->ranking)
         return 0;
     f->ranking = true;
@@ -398,7 +399,7 @@ int mf_ladder_choose_layout(struct mf_farm *f, struct mf_batch *b, int64_t class
 {
     struct mf_ids ids = {0};
     int64_t n_pending = 0;
-    /* A task that fails below, or during ranking, would call this function again. */
+    /* Prevents recursion, because a task that fails below, or during ranking, calls this function again */
     if (f->ranking)
         return 0;
     f->ranking = true;

@@ -1,4 +1,4 @@
-/* Shapes that production missed: counted from reports, and submitted as batches on request or, with
+/* Counts the shapes that production reports as missed, and submits them as batches: on request or, with
  * --tune-misses, automatically. */
 #include "server/farm/miss.h"
 
@@ -15,7 +15,7 @@
 #include <string.h>
 
 #define COUNT_MAX        (INT64_C(1) << 53)
-#define TRIM_INTERVAL_MS 60000 /* interval for dropping tuned shapes from a full list */
+#define TRIM_INTERVAL_MS 60000 /* interval between deletions of tuned shapes from a full list */
 
 /* ---- reports ---- */
 
@@ -23,7 +23,7 @@ struct counts {
     int64_t counted, open, tuned, left_out;
 };
 
-/* Finds how many new shapes the list can take. */
+/* Finds how many new shapes the list of misses can take. */
 static int find_free_entries(struct mf_farm *f, size_t n_rows, int64_t *ret)
 {
     int64_t n = 0;
@@ -103,7 +103,7 @@ int mf_farm_misses_add(struct mf_farm *f, const struct mf_miss_report *report, c
 
 /* ---- tuning ---- */
 
-/* The shapes of a batch that is being collected: open misses of one class and one weight layout. */
+/* A batch of missed shapes that is being collected. All its shapes have one class and one weight layout. */
 struct batch_builder {
     struct mf_farm *f;
     int priority;
@@ -125,7 +125,7 @@ static int submit(struct batch_builder *g)
     struct mf_submission submission = {.name = name,
                                        .idempotency_key = "",
                                        .body_hash = "",
-                                       .options = MF_BATCH_OPTIONS_INIT,
+                                       .options = mf_batch_options_default(),
                                        .shapes = g->shapes,
                                        .n_shapes = g->n};
     submission.options.priority = g->priority;
@@ -161,7 +161,7 @@ static int add_shape(const struct mf_device_class *class, const char *row, const
         return r;
     g->class = *class;
     (void)mf_copy(g->layout, sizeof(g->layout), layout);
-    /* A row that this version cannot parse (written by an earlier one) stays on the list */
+    /* A row that an earlier version wrote and this version cannot parse stays on the list */
     if (mf_shape_parse(row, &g->shapes[g->n]) == 0)
         g->n++;
     return 0;
@@ -189,5 +189,5 @@ int mf_misses_tune(struct mf_farm *f)
     f->misses_new = false;
     f->misses_due_ms = f->now_ms + f->options.tune_misses_s * 1000;
     return mf_farm_misses_submit(f, &(struct mf_miss_filter){.min_count = 1},
-                                 ((struct mf_batch_options)MF_BATCH_OPTIONS_INIT).priority, &batches);
+                                 (int)mf_batch_options_default().priority, &batches);
 }

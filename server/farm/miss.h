@@ -1,5 +1,5 @@
-/* Shapes that production missed in its tuned table: counting reports and submitting batches for them. The
- * request handlers of the writing thread call these functions within the iteration's transaction
+/* Counts the shapes that production missed in its tuned table, and submits batches for them. The request
+ * handlers of the writing thread call these functions within the iteration's transaction
  * (server/farm/farm.h). */
 #pragma once
 
@@ -19,7 +19,7 @@ struct mf_miss_report {
     const char *body_hash;
     const struct mf_miss_row *rows;
     size_t n_rows;
-    const cJSON *errors; /* of the invalid rows; copied into the response */
+    const cJSON *errors; /* errors of the invalid rows; copied into the response */
 };
 /* Adds the reported counts. *ret_receipt is the response's JSON, owned by the caller. Returns 1 and the
  * original response if the idempotency key was used with the same body, -EEXIST if it was used with another

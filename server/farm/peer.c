@@ -110,7 +110,7 @@ static int raise_ceilings(struct mf_farm *f, struct mf_slot *slot, const cJSON *
     return mf_store_model_update(f->store, slot->model_id, body);
 }
 
-/* Where and with which software a config is measured, as JSON. */
+/* Prints the host, device and software that will measure a config, as JSON. */
 static char *print_provenance(const struct hello *h)
 {
     const char *compiler = "", *driver = "";
@@ -129,7 +129,7 @@ static char *print_provenance(const struct hello *h)
     return mf_json_print(json);
 }
 
-/* Gives the worker back the units that it still runs under a current lease, and releases its other leases. */
+/* Assigns the current leases in the worker's HELLO to the worker, and releases its other leases. */
 static int reclaim_leases(struct mf_farm *f, struct mf_slot *slot, const cJSON *running, struct mf_buf *keep)
 {
     const cJSON *item;
@@ -166,7 +166,7 @@ static int send_welcome(struct mf_farm *f, struct mf_slot *slot, const cJSON *ru
     return r;
 }
 
-/* Sets the fields of the slot that HELLO determines, and the worker's row. */
+/* Copies the fields of HELLO to the slot and to the worker's row. */
 static int fill_slot(struct mf_farm *f, struct mf_slot *slot, const struct hello *h, const char *families)
 {
     struct mf_worker_row row = {.name = h->worker,
@@ -204,7 +204,8 @@ static int admit(struct mf_farm *f, const struct mf_mail *mail, const struct hel
     _cleanup_(mf_freep) char *families = mf_json_print(h->families);
     int r = families ? 0 : -ENOMEM;
     if (r == 0 && slot) {
-        /* The worker has reconnected. Its leases are assigned again by its list of running units */
+        /* The worker has reconnected. reclaim_leases assigns the leases that its HELLO lists to the slot
+         * again */
         MF_MAP_EACH(&f->leases, e)
         {
             struct mf_lease *l = e->value;
@@ -237,7 +238,8 @@ static int admit(struct mf_farm *f, const struct mf_mail *mail, const struct hel
     return r < 0 ? r : 0;
 }
 
-/* Stores the class and model of a HELLO. Returns 1 if they were refused; the caller then rolls back. */
+/* Stores the class and model of a HELLO. Returns 1 if the class or model was refused; the caller then rolls
+ * back. */
 static int register_device(struct mf_farm *f, const struct mf_mail *mail, const struct hello *h,
                            const char *body, int64_t *ret_class, int64_t *ret_model)
 {
@@ -432,7 +434,8 @@ int mf_peer_handle(struct mf_farm *f, const struct mf_mail *mail)
     if (mail->body_len > MF_WIRE_BODY_MAX)
         return mf_peer_refuse(f, &mail->peer, "too_large", sequence, "body: expected at most %u bytes",
                               MF_WIRE_BODY_MAX);
-    if (mail->error == -ENOBUFS) /* the worker then sends HELLO and all unacknowledged results again */
+    /* after this REFUSE the worker sends HELLO and all unacknowledged results again */
+    if (mail->error == -ENOBUFS)
         return mf_peer_refuse(f, &mail->peer, "no_memory", sequence, "out of memory for a body of %zu bytes",
                               mail->body_len);
     if (!cJSON_IsObject(mail->json))
@@ -454,7 +457,7 @@ int mf_peer_remove(struct mf_farm *f, struct mf_slot *slot, const char *state, c
     if (r == 0)
         r = mf_event_worker(f, slot, state);
     mf_slots_remove(&f->slots, slot);
-    /* Units that were kept for this worker may now go to the workers that they avoid */
+    /* Units that avoid other workers were kept for this worker. Now the avoided workers may run them */
     mf_slots_clear_starved(&f->slots, class_id);
     f->wake_waiting = true;
     return r;

@@ -15,7 +15,9 @@
 
 #define ROUNDS_MIN 24
 #define ROUNDS_MAX 200
-#define RACE_TIMES 2.5 /* maximum time of a comparison, in races: it decides about a row in production */
+/* maximum time of a comparison, as a multiple of a race's time. It is above 1 because the result decides
+ * about a row in production. */
+#define RACE_TIMES 2.5
 
 /* ---- the known row ---- */
 
@@ -27,7 +29,7 @@ static int find_known(struct mf_farm *f, const struct mf_task *g, struct mf_know
                : mf_store_known_from_config(f->store, b->id, g->shape_id, g->class_id, g->model, ret);
 }
 
-/* The known row, resolved to a pipeline of the task. */
+/* The known row as a pipeline of the task. */
 struct resolved {
     struct mf_path path;
     int64_t ids[MF_PATH_STEPS_MAX]; /* ids of the steps that the path's indices refer to */
@@ -41,7 +43,7 @@ struct parts {
     size_t n;
 };
 
-/* Explains why a step that the task did not measure cannot run. 0: *ret_why is filled. */
+/* Explains why a step that the task did not measure cannot run. Returns 0 and fills in ret_why, or -errno. */
 static int explain_missing_step(struct mf_farm *f, const struct mf_task *g, const char *family,
                                 const char *name, char ret_why[MF_REASON_MAX])
 {
@@ -51,7 +53,8 @@ static int explain_missing_step(struct mf_farm *f, const struct mf_task *g, cons
     return r < 0 ? r : 0;
 }
 
-/* Returns 1 if the task measured the step and it runs; 0 if not, with the reason in why. */
+/* Adds a step of the known row to the parts. Returns 1 if the task measured the step and the step runs; 0 if
+ * not, with the reason in why. */
 static int add_part(struct mf_farm *f, const struct mf_task *g, const char *text, size_t len, struct parts *p,
                     char why[MF_REASON_MAX])
 {
@@ -72,7 +75,7 @@ static int add_part(struct mf_farm *f, const struct mf_task *g, const char *text
         return explain_missing_step(f, g, family, name, why);
     if (r < 0)
         return r;
-    /* An implausible time of a single step is accepted: the pipeline's own time is judged. */
+    /* A step with an implausible time is accepted, because only the pipeline's time is judged. */
     if (row.status != MF_STATUS_OK && row.status != MF_STATUS_SLOW && row.status != MF_STATUS_IMPLAUSIBLE) {
         mf_format(why, MF_REASON_MAX, "its step %s:%s is now %s; see its result", family, name,
                   mf_status_name(row.status));
@@ -196,10 +199,10 @@ static int decide(struct mf_farm *f, struct mf_task *g, enum mf_decision decisio
 /* ---- rows that name no pipeline ---- */
 
 static const char reason_unnamed[] =
-    "the known row names no pipeline, so no candidate can race against it: it "
-    "stays; promote=always replaces it";
+    "the known row names no pipeline, so no candidate can race against it and it "
+    "stays; use promote=always to replace it";
 
-/* Sends the events of a task that ended without a measurement. */
+/* Adds the events of a task that ended without a measurement. */
 static int report_skipped(struct mf_farm *f, int64_t batch, int64_t task)
 {
     cJSON *body = decision_event(batch, task, MF_DECISION_UNDECIDED, reason_unnamed);
@@ -207,7 +210,7 @@ static int report_skipped(struct mf_farm *f, int64_t batch, int64_t task)
     return r < 0 ? r : mf_event_task_ended(f, batch, task, MF_TASK_DONE);
 }
 
-/* Ends all such tasks of a submission in one transaction. None of them is loaded in memory. */
+/* Ends the tasks whose known row names no pipeline, in one transaction, without loading them into memory. */
 int mf_promote_skip_unnamed(struct mf_farm *f, int64_t batch)
 {
     struct mf_ids ids = {0};
@@ -222,7 +225,7 @@ int mf_promote_skip_unnamed(struct mf_farm *f, int64_t batch)
     r = mf_batch_get(f, batch, &b);
     if (r < 0)
         return r;
-    b->open_tasks = 0; /* those tasks ended in the database only: count again */
+    b->open_tasks = 0; /* forces a new count, because the count in memory still includes the ended tasks */
     r = mf_batch_check(f, b);
     if (r < 0)
         return r;
@@ -272,7 +275,7 @@ static int examine_known(struct mf_farm *f, struct mf_task *g, const struct mf_k
     char layout[MF_PATH_LAYOUT_MAX];
     p->decision = MF_DECISION_UNDECIDED;
     mf_format(why, MF_REASON_MAX, "%s", reason_unnamed);
-    if (!*known->pipeline) /* a task created by an earlier version of moefarmd */
+    if (!*known->pipeline) /* only for a task that an earlier version of moefarmd created */
         return 0;
     int r = resolve(f, g, known->pipeline, old);
     p->decision = MF_DECISION_PROMOTED;
@@ -294,7 +297,7 @@ static int examine_known(struct mf_farm *f, struct mf_task *g, const struct mf_k
     p->decision = MF_DECISION_PROMOTED;
     if (other)
         mf_format(why, MF_REASON_MAX,
-                  "the known row stores weights as %s, its layer model as %s: one table cannot mix them",
+                  "the known row has layout %s, but its layer model has %s, and one table cannot mix them",
                   layout, new.layout);
     mf_pipeline_release(&new);
     return !other;
@@ -332,13 +335,13 @@ int mf_promote_start(struct mf_farm *f, struct mf_task *g)
     return r < 0 ? r : mf_task_decided(f, g);
 }
 
-/* "compared with the known row it is FASTER on w0, -12.3% (-13.5% to -11.0%, 96 rounds)", then the other
- * devices. */
+/* Text of a decision: "compared with the known row it is FASTER on w0, -12.3% (-13.5% to -11.0%, 96 rounds)",
+ * followed by the results on other devices. */
 struct sentence {
     char text[MF_REASON_MAX];
     int n;
     enum mf_paired_verdict last;
-    bool is_tie; /* the last interval contains zero: the rows are statistically tied */
+    bool is_tie; /* the last interval contains zero, so the rows are statistically tied */
 };
 
 static int add_device(void *context, const struct mf_comparison *c)
@@ -357,8 +360,8 @@ static int add_device(void *context, const struct mf_comparison *c)
     return 0;
 }
 
-/* Decides after the last comparison. If its verdict is not FASTER, l is its lease and old the known row's
- * result in it. */
+/* Decides after the last comparison. Unless its verdict is FASTER, l must be the lease of that comparison and
+ * old the known row's result in it. */
 static int conclude(struct mf_farm *f, struct mf_task *g, const struct mf_promotion *p,
                     const struct mf_lease *l, const struct mf_race_result *old)
 {
@@ -381,15 +384,15 @@ static int conclude(struct mf_farm *f, struct mf_task *g, const struct mf_promot
     return r < 0 ? r : mf_task_decided(f, g);
 }
 
-/* True if a second device may confirm the verdict. Shortly after a start, devices that have not reconnected
- * yet count. */
+/* Returns true if a second device may confirm the verdict. Shortly after a start this is always true, because
+ * devices may not have reconnected yet. */
 static bool may_use_second_device(const struct mf_farm *f, const struct mf_lease *l)
 {
     const struct mf_slot *first = mf_slots_by_id(&f->slots, l->worker);
     return f->reconnect_deadline_ms > 0 || (first && mf_slots_count_similar(&f->slots, first) > 0);
 }
 
-/* Decides if one or both rows have no time. */
+/* Makes the decision after a comparison in which one row, or both, got no time. */
 static int conclude_failed(struct mf_farm *f, struct mf_task *g, const struct mf_promotion *p,
                            const struct mf_lease *l, const struct mf_race_result *old,
                            const struct mf_race_result *new)
@@ -448,7 +451,7 @@ static int judge(struct mf_farm *f, struct mf_task *g, const struct mf_promotion
     return conclude(f, g, p, l, old);
 }
 
-/* Loads the promotion of a task that is being compared. -ENODATA if there is none. */
+/* Loads the promotion of a task that is being compared. Returns -ENODATA if the task has no promotion. */
 static int find_promotion(struct mf_farm *f, const struct mf_task *g, struct mf_promotion *ret)
 {
     int r = mf_store_promotion_get(f->store, g->id, ret);

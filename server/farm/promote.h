@@ -1,38 +1,43 @@
 /* Promotion: decides whether a task's new row replaces the known row of its key.
  *
- * With promote=improved the winner of a race must also beat the known row. Both race each other again in
- * rounds that all count, on one device. If the new row wins and another device of the class and model is
- * connected, they race on that one too. The new row is promoted if it is FASTER (common/base/paired.h) on
- * each device. Otherwise the known row stays, with the time just measured: no older time is exported. Such a
- * race is a unit of kind `compare`; its results decide nothing else.
+ * With promote=improved the winner of a race must also beat the known row. The two rows race again on one
+ * device, and only the rounds of this comparison are used. If the new row wins and another device of the
+ * class and model is connected, the two rows also race on that device. The new row is promoted if it is
+ * FASTER (common/base/paired.h) on each device. Otherwise the known row stays, with the time from the
+ * comparison, so that no older time is exported. A comparison is a unit of kind `compare`; its results decide
+ * only the promotion.
  *
- * The known row comes from the batch's baseline or, without one, from an earlier batch of the farm. A known
- * row is replaced, with that reason, if it is no longer a pipeline (a step is gone or wrong), or if its
- * weight layout differs from the rest of its layer model (possible only if the known rows of the model
- * differ). A known row that names no pipeline (foreign kernels) cannot be compared: it stays, and the task is
- * `undecided` before anything is measured. Every decision is stored in table promotion. */
+ * The known row comes from the batch's baseline or, without a baseline, from an earlier batch of the farm.
+ * There are three special cases. A known row that is no longer a pipeline, because a step is gone or wrong,
+ * is replaced with that reason. A known row whose weight layout differs from the rest of its layer model is
+ * replaced, too; this is possible only if the known rows of the layer model have different layouts. A known
+ * row that names no pipeline (foreign kernels) cannot be compared. It stays, and the task is `undecided`
+ * before anything is measured.
+ *
+ * Every decision is stored in table promotion. */
 #pragma once
 
 #include "common/moe/pipeline_search.h"
 #include "server/farm/farm_private.h"
 
-/* Ends the batch's waiting tasks whose known row names no pipeline, before anything is measured. Returns
- * their number. The batch may have ended. */
+/* Ends the batch's waiting tasks whose known row names no pipeline, before anything is measured. Returns the
+ * number of these tasks. The batch ends too if no other task is open. */
 int mf_promote_skip_unnamed(struct mf_farm *f, int64_t batch);
 /* Calls mf_promote_skip_unnamed for batches with tasks that have just been assigned to the class. Returns 0
  * or a negative errno. */
 int mf_promote_skip_for_class(struct mf_farm *f, int64_t class_id);
-/* Call after the race: decides, or starts a comparison. */
+/* Call after the race: makes the decision, or starts a comparison. */
 int mf_promote_start(struct mf_farm *f, struct mf_task *g);
 /* Call after a comparison has ended. */
 int mf_promote_compared(struct mf_farm *f, struct mf_task *g, const struct mf_lease *l);
-/* Call if the second device has gone before it compared: the result of the first device decides. */
+/* Call if the second device is gone before it ran the comparison: the result of the first device decides. */
 int mf_promote_without_second(struct mf_farm *f, struct mf_task *g);
-/* Call if a comparison was given up: the task is `undecided`. */
+/* Call if a comparison was given up: the decision is `undecided`. */
 int mf_promote_not_compared(struct mf_farm *f, struct mf_task *g, const char *reason);
 
-/* Call if the task is cancelled: a pending comparison becomes `undecided`. */
+/* Call if the task is cancelled: a pending decision becomes `undecided`. */
 int mf_promote_cancel(struct mf_farm *f, struct mf_task *g);
 
-/* Weight layout of the task's known row. Returns 1, or 0 if there is no known row or it is not a pipeline. */
+/* Finds the weight layout of the task's known row. Returns 1, or 0 if there is no known row or it is not a
+ * pipeline. */
 int mf_promote_layout(struct mf_farm *f, struct mf_task *g, char ret[MF_PATH_LAYOUT_MAX]);

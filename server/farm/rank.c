@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Pipelines stored for display besides the finalists: of each racing layout, and of each other layout. */
+/* Number of pipelines stored for display besides the finalists, per racing layout and per other layout. */
 #define KEPT_OF_LAYOUT 64
 #define KEPT_OF_OTHERS 3
 #define STRUCTURES_MAX 64
@@ -58,7 +58,8 @@ static int take_measured(void *context, const struct mf_measured_row *row)
     return 0;
 }
 
-/* Fails the task: "no legal pipeline: no correct step covers gemm2; of 40 steps: 30 ok, 5 wrong, 5 crash". */
+/* Fails the task with a reason such as "no legal pipeline: no correct step covers gemm2; of 40 steps: 30 ok,
+ * 5 wrong, 5 crash". */
 static int fail_no_pipeline(struct mf_farm *f, struct mf_task *g, const struct measured *m,
                             const struct mf_path_problem *p)
 {
@@ -97,7 +98,7 @@ static double launch_gap_us(struct mf_farm *f, const struct mf_task *g)
     return gap_us > 0 && isfinite(gap_us) ? gap_us : 0;
 }
 
-/* Corrects the forecasts by the ratio of time to forecast that each structure had in earlier batches. */
+/* Corrects each forecast by the ratio of measured time to forecast of its structure in earlier batches. */
 static int correct(struct mf_farm *f, const struct mf_task *g, struct mf_forecast *fc)
 {
     struct {
@@ -237,16 +238,17 @@ static size_t rank_layout(const struct mf_task *g, const char *layout, size_t ma
         if (!in || &fc->layouts[fc->layout_of[i]] == in)
             ret[n++] = (struct mf_ranked){&fc->paths[i], fc->corrected_us[i], fc->log_spread[i], false};
     }
-    (void)mf_race_finalists(ret, n, g->batch->options.topk, max_finalists);
+    (void)mf_race_finalists(ret, n, (int)g->batch->options.topk, max_finalists);
     return n;
 }
 
-/* The pipelines that race, layout by layout. */
+/* The pipelines that race, grouped by layout. */
 struct entrants {
     int64_t ids[MF_FINALISTS_MAX];
     double forecast_us[MF_FINALISTS_MAX];
     size_t n;
-    size_t n_of[MF_LAYOUTS_RACED_MAX]; /* number of entrants per layout, for layouts with any */
+    /* number of entrants per layout; layouts without entrants are left out */
+    size_t n_of[MF_LAYOUTS_RACED_MAX];
     size_t n_groups;
 };
 
@@ -279,7 +281,8 @@ static int add_others(struct mf_farm *f, const struct mf_task *g, const char *co
     const struct mf_forecast *fc = g->forecast;
     size_t n_left = 0;
     int r = 0;
-    /* per layout; KEPT_OF_OTHERS for racing layouts, so that none is added */
+    /* Number of pipelines stored per layout. It starts at KEPT_OF_OTHERS for racing layouts, so that no
+     * pipeline of a racing layout is added. */
     _cleanup_(mf_freep) int *n_kept = calloc(fc->n_layouts, sizeof(int));
     if (!n_kept)
         return -ENOMEM;
@@ -307,7 +310,7 @@ static int start_race(struct mf_farm *f, struct mf_task *g, const char *const *l
 {
     struct mf_race_schedule schedule;
     struct mf_buf body;
-    int iters = g->batch->options.iters;
+    int iters = (int)g->batch->options.iters;
     mf_buf_init(&body, 16u << 10);
     mf_race_schedule(entrants->forecast_us, entrants->n_of, entrants->n_groups,
                      &(struct mf_race_budget){f->options.race_s, iters > 0 ? iters : MF_RACE_FRESH_MAX},
@@ -333,8 +336,8 @@ int mf_rank_race(struct mf_farm *f, struct mf_task *g, const char *const *layout
     static const char *const any[] = {NULL};
     struct entrants entrants = {.n = 0};
     size_t n_groups = MF_MAX(n, (size_t)1);
-    size_t max_finalists =
-        mf_race_finalist_limit(mf_forecast_best_us(g->forecast), f->options.race_s, g->batch->options.topk);
+    size_t max_finalists = mf_race_finalist_limit(mf_forecast_best_us(g->forecast), f->options.race_s,
+                                                  (int)g->batch->options.topk);
     int r = 0;
     _cleanup_(mf_freep) struct mf_ranked *ranked = calloc(g->forecast->n_paths + 1, sizeof(*ranked));
     if (!ranked)

@@ -1,4 +1,5 @@
-/* Read-only mode of the farm: the database is not writable because the disk is full, read-only or failing.
+/* Read-only mode: the state of the farm while the database is not writable because the disk is full,
+ * read-only or failing.
  *
  *     running ──an iteration fails for such a reason──► read-only ──a write succeeds──► running
  *
@@ -21,8 +22,8 @@
 
 #define RETRY_MS 500
 
-/* File systems have no error for an exceeded quota, and SQLite reports it, like a failing disk, as an I/O
- * error. */
+/* An exceeded disk quota counts as temporary, because SQLite reports it as an I/O error like that of a
+ * failing disk. */
 static bool is_temporary(int r)
 {
     return r == -ENOSPC || r == -EROFS || r == -EIO || r == -EBUSY;
@@ -64,8 +65,8 @@ bool mf_read_only_enter(struct mf_farm *f, int r)
     return true;
 }
 
-/* Runs the hops that work in read-only mode (the counters, which show it). All others, /readyz included, get
- * the reason. */
+/* Runs the request hops that work in read-only mode: only the hop for /metrics, which shows the mode. Answers
+ * all other requests, including /readyz, with the reason. */
 static int handle_requests(struct mf_farm *f)
 {
     struct mf_request *request;
@@ -104,7 +105,8 @@ int mf_read_only_iteration(struct mf_farm *f)
     r = mf_farm_reload(f);
     if (r < 0) {
         mf_farm_reset_state(f);
-        /* SQLite's files may be created later, when the file system is writable again */
+        /* If SQLite's files do not exist, they may be created later, when the file system is writable again
+         */
         return is_temporary(r) || r == -ENOENT ? 0 : r;
     }
     f->stats.read_only = false;

@@ -9,7 +9,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define COST_SHARE 0.25 /* of a race's time, for all profiles together */
+/* maximum time of all regret races of a task together, as a fraction of the time of a race */
+#define COST_SHARE 0.25
 
 /* ---- starting ---- */
 
@@ -27,8 +28,8 @@ static int add_survivor(void *context, int64_t pipeline, double us, int block_m)
     return 0;
 }
 
-/* The config's pipeline and its rivals (rivals.h). Rivals must have the config's weight layout, unless
- * any_layout. */
+/* Finds the config's pipeline and its rivals (rivals.h). Rivals must have the config's weight layout, unless
+ * any_layout is set. */
 static int find_entrants(struct mf_farm *f, int64_t task, bool any_layout, struct mf_entrant *ret,
                          size_t *ret_n)
 {
@@ -62,7 +63,7 @@ static int add_unit(struct mf_farm *f, struct mf_task *g, const struct mf_entran
         us[i] = e[i].us;
         (void)mf_buf_addf(&body, "%s%" PRId64, i ? "," : "", e[i].pipeline);
     }
-    /* no rerun: only the paired samples of the rounds are used, no time is exported */
+    /* no rerun, because only the paired samples of the rounds are used and no time is exported */
     mf_race_schedule(us, &n, 1, &(struct mf_race_budget){.s = budget_s, .fresh = 0}, &schedule);
     (void)mf_buf_adds(&body, "],\"plan\":");
     (void)mf_race_schedule_print(&schedule, &body);
@@ -117,7 +118,7 @@ static bool ties(const cJSON *race, int64_t pipeline)
 struct outcome {
     const char *routing, *status, *reason;
     double us, best_us, regret;
-    int64_t best; /* 0: none */
+    int64_t best; /* fastest pipeline; 0: none */
     bool tie;
 };
 
@@ -150,7 +151,7 @@ int mf_regret_skip(struct mf_farm *f, const struct mf_task *g, const char *routi
 int mf_regret_finish(struct mf_farm *f, const struct mf_lease *l, const cJSON *race)
 {
     struct mf_racer_result racers[MF_FINALISTS_MAX];
-    const struct mf_lease_item *own = &l->items[0]; /* the config's winner, which add_unit lists first */
+    const struct mf_lease_item *own = &l->items[0]; /* the config's pipeline, which add_unit lists first */
     int64_t named = 0;
     for (size_t i = 0; i < l->n; i++)
         racers[i] = (struct mf_racer_result){.pipeline = l->items[i].id,

@@ -12,7 +12,7 @@
 #define ID_MAX (INT64_C(1) << 53)
 /* tolerance for clock errors and for peaks measured on a busy machine */
 #define PEAK_SLACK 1.1
-/* the memory bandwidth limit applies only to more bytes than this many L2 cache sizes */
+/* a result is checked against the memory bandwidth only if it moves more than this many L2 cache sizes */
 #define CACHES_EXCEEDED 4.0
 
 static int refuse(const char **ret_why, const char *why)
@@ -21,7 +21,8 @@ static int refuse(const char **ret_why, const char *why)
     return -EINVAL;
 }
 
-/* Reads an optional number; absent: NAN. JSON has no NaN: a non-finite value is too large for a double. */
+/* Reads an optional number; absent: NAN. JSON has no NaN, so a number that is not finite was too large for a
+ * double. */
 static int optional_number(const cJSON *json, const char *key, double *ret)
 {
     int r = mf_json_double(json, key, ret);
@@ -39,7 +40,7 @@ static const struct samples_field {
   fresh_texts = {"fresh", "fresh: expected an array", "fresh: expected at most 4096 numbers",
                  "fresh: expected finite numbers"};
 
-/* to NULL: checks and counts the samples only. */
+/* Reads an array of samples. to NULL: only checks and counts the samples. */
 static int read_samples(const cJSON *json, const struct samples_field *field, float *to, size_t *ret_n,
                         const char **ret_why)
 {

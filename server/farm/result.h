@@ -1,5 +1,5 @@
-/* RESULT messages of workers: parsing with reasons for refusal, and plausibility checks against the device's
- * ceilings. Does not use the store. */
+/* Parses RESULT messages of workers, with a reason for each refusal, and checks results for plausibility
+ * against the device's ceilings. Does not use the store. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -13,10 +13,10 @@
 
 #define MF_SAMPLES_KEEP_MAX 4096
 #define MF_RESULT_STEPS_MAX 256
-/* of `race` as text: some hundred ids, times and counts */
+/* maximum length of `race` as text, which contains a few hundred numbers */
 #define MF_RESULT_RACE_MAX (16u << 10)
-/* Every accepted message fits: `fresh` has at most as many numbers as `samples`; a number takes at most 24
- * characters and a comma. */
+/* Maximum length of a result's `extra`. Every accepted message fits, because `fresh` has at most as many
+ * numbers as `samples`, and a number takes at most 24 characters and a comma. */
 #define MF_RESULT_EXTRA_MAX (25 * MF_SAMPLES_KEEP_MAX + MF_RESULT_RACE_MAX + MF_ROUTING_TEXT_MAX + 1024)
 
 struct mf_result_message {
@@ -30,22 +30,23 @@ struct mf_result_message {
     bool last;
     size_t n_samples;
     float samples[MF_SAMPLES_KEEP_MAX];
-    /* point into the parsed JSON object */
-    const cJSON *steps, *rejections; /* enumerate */
-    const cJSON *race;               /* in the last result of a race */
+    /* these members point into the parsed JSON object */
+    const cJSON *steps, *rejections; /* only in results of kind enumerate */
+    const cJSON *race;               /* only in the last result of a race */
 };
 
 /* Returns -EINVAL and the reason in *ret_why (static text). On error unit, attempt and seq are set if they
  * could be read. */
 int mf_result_read(const cJSON *json, struct mf_result_message *ret, const char **ret_why);
 
-/* Changes ok and slow to implausible if the device cannot reach the time; the reason has the numbers. */
+/* If the device cannot reach the time, changes the status ok or slow to implausible, and puts the numbers
+ * into the reason. */
 void mf_result_judge(struct mf_result_message *m, double flops, double bytes,
                      const struct mf_ceilings *ceilings);
 
-/* Facts that the farm adds to a result. NULL or false: does not apply. */
+/* Facts that the farm adds to a result. NULL or false: the fact does not apply. */
 struct mf_result_note {
-    const char *died;    /* "crash" or "hang", if the step killed its runner */
+    const char *died;    /* "crash" or "hang" if the step killed its runner */
     const char *routing; /* routing profile, if it is not the batch's */
     bool compares;       /* belongs to a comparison with the known row */
 };

@@ -7,7 +7,8 @@
 #include <errno.h>
 #include <string.h>
 
-/* An iteration handles at most 512 messages, each of which acknowledges one result. */
+/* Enough for one iteration, which handles at most 512 messages and acknowledges at most one result per
+ * message. */
 #define ACKS_MAX (64u << 10)
 
 const char *const mf_phase_names[MF_N_PHASES] = {"wait", "load", "data", "verify", "timing"};
@@ -54,8 +55,8 @@ static bool same_peer(const struct mf_peer *a, const struct mf_peer *b)
 struct mf_slot *mf_slots_by_peer(const struct mf_slots *s, const struct mf_peer *peer)
 {
     struct mf_slot *slot = mf_map_get(&s->by_peer, mf_peer_hash(peer));
-    /* If two routing ids have the same hash, the later HELLO wins. The other peer is unknown and sends HELLO
-     * again. */
+    /* If two routing ids have the same hash, the peer that sent HELLO last has the slot. Messages of the
+     * other peer are refused, and that peer sends HELLO again. */
     return slot && same_peer(&slot->peer, peer) ? slot : NULL;
 }
 

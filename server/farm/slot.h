@@ -23,13 +23,13 @@
 
 /* Values of the last published event of a worker. */
 struct mf_slot_published {
-    const char *state; /* NULL: no event yet */
+    const char *state; /* NULL: no event has been published yet */
     int64_t unit, at_ms;
     char step[160];
 };
 
 struct mf_slot {
-    int64_t id; /* of the worker's row */
+    int64_t id; /* id of the worker's row in the database */
     char name[MF_WORKER_NAME_MAX];
     char instance[MF_WORKER_NAME_MAX];
     struct mf_device_class class;
@@ -41,17 +41,17 @@ struct mf_slot {
     char *provenance; /* JSON members for a config: worker, host, model, compiler, … */
     bool draining;
     struct mf_peer peer;
-    int64_t seen_ms, beat_ms; /* monotonic: time of the last message, of the last BEAT */
+    int64_t seen_ms, beat_ms; /* monotonic time of the last message, and of the last BEAT */
     int credit;
-    bool starved;      /* no unit was found at the last attempt; cleared when its class gets units */
-    int64_t last_task; /* affinity: the worker still has this task's data */
+    bool starved;      /* the last search found no unit; cleared when units of its class become ready */
+    int64_t last_task; /* task whose data the worker still has, for affinity */
     int n_leases;
-    int64_t unit; /* from its last BEAT */
+    int64_t unit; /* unit that was running at the last BEAT; 0: none */
     char step[160];
     double busy_s[MF_N_PHASES];
     int64_t n_results, n_deaths;
-    struct mf_buf acks; /* of this iteration: "[1,1,1],[1,1,2]" */
-    bool dirty;         /* its row must be written */
+    struct mf_buf acks; /* text of the ACK of this iteration: "[1,1,1],[1,1,2]" */
+    bool dirty;         /* the worker's row must be written */
     struct mf_slot_published published;
 };
 

@@ -6,16 +6,16 @@
  *                                            └─fail, cancel─► failed, cancelled
  *
  *   waiting      no worker of the class (with the batch's kernel revision) is connected
- *   enumerating  its enumeration is incomplete; of the tasks that share it, one has the unit. In a batch with
- *                search=enumerate, the task ends after it
+ *   enumerating  the task's enumeration is incomplete. Tasks may share an enumeration; then one of them has
+ *                the unit. In a batch with search=enumerate, the task ends when the enumeration is complete
  *   probing      every step to measure is in a unit that is ready, leased or done
  *   ranking      each step has a deciding result; the task waits for the other tasks of its layer model
- *   racing       its pipelines are stored and a race unit is open; after the race the task has a config, and
+ *   racing       its pipelines are stored and a race unit is open. After the race the task has a config and
  *                its regret races are open
- *   comparing    a row is known for its key: the config and that row race each other, one unit at a time
- *                (promote.h). The better one becomes the config; then its regret races are open
- *   done         has a config, or the batch needs the enumeration only, or the task was skipped because its
- *                known row cannot be compared (mf_promote_skip_unnamed)
+ *   comparing    a known row exists for its key: the config and the known row race each other, in one unit at
+ *                a time (promote.h). The better row becomes the config; then its regret races are open
+ *   done         the task has a config, or its batch needs only the enumeration, or the task was skipped
+ *                because its known row cannot be compared (mf_promote_skip_unnamed)
  *
  * Each arrow is one function below. A task that has ended stays in memory until the iteration ends. */
 #include "server/farm/farm_private.h"
@@ -241,7 +241,7 @@ int mf_tasks_wake(struct mf_farm *f)
 
 /* ---- enumerating ─► probing ---- */
 
-/* A step that is not measured: its kernel is quarantined, or the batch's options exclude it. */
+/* A step that is not measured, because its kernel is quarantined or the batch's options exclude it. */
 struct excluded_step {
     struct mf_step_row step;
     const char *rule;
@@ -291,7 +291,7 @@ static int violates_policy(const struct step_selection *o, const struct mf_step_
     char ops[MF_OPS_TEXT_MAX];
     bool fuses = b->options.fuse_saves > 0 && __builtin_popcount(row->covers) >= 2;
     int64_t ksplit = 0;
-    if (!fuses && !b->options.no_split_k && !*b->options.layout)
+    if (!fuses && b->options.split_k && !*b->options.layout)
         return 0;
     _cleanup_(mf_freep) char *body = NULL;
     int r = mf_store_step_get(o->f->store, row->id, &unused, &body);
@@ -301,7 +301,7 @@ static int violates_policy(const struct step_selection *o, const struct mf_step_
     if (needs_other_layout(b, json, reason))
         return 1;
     (void)mf_json_i64(json, "ksplit", 0, INT32_MAX, &ksplit);
-    if (b->options.no_split_k && ksplit > 0) {
+    if (!b->options.split_k && ksplit > 0) {
         mf_format(reason, MF_REASON_MAX,
                   "split-K (ksplit %" PRId64 ") is disabled for batch %" PRId64 " (split_k)", ksplit, b->id);
         return 1;
@@ -396,7 +396,7 @@ static int add_probe_units(struct mf_farm *f, struct mf_task *g, struct step_sel
     return 0;
 }
 
-/* Ends a task of a batch with search=enumerate, which needs the steps and rejections only. */
+/* Ends a task of a batch with search=enumerate, which needs only the steps and rejections. */
 static int end_with_steps(struct mf_farm *f, struct mf_task *g)
 {
     char reason[80];
@@ -484,8 +484,8 @@ static bool any_pipeline_died(const struct mf_lease *l)
     return false;
 }
 
-/* A runner that is killed from outside looks like a crash of its current pipeline. So a race in which a
- * pipeline died is repeated once, and its first outcome decides nothing. */
+/* Repeats a race or comparison in which a pipeline killed its runner, once per race. A runner that is killed
+ * from outside looks like a crash of its current pipeline, so the first outcome decides nothing. */
 static int repeat_race(struct mf_farm *f, struct mf_task *g, const struct mf_lease *l)
 {
     /* A comparison on a second device must not run on the first */
@@ -575,7 +575,7 @@ int mf_task_regret_done(struct mf_farm *f, struct mf_task *g, const struct mf_le
 int mf_task_fail(struct mf_farm *f, struct mf_task *g, const char *reason)
 {
     int r = enter(f, g, MF_TASK_FAILED, reason);
-    /* Other tasks of its layer model may have waited for this one only */
+    /* This task may have been the last one that the other tasks of its layer model waited for */
     if (r == 0)
         r = mf_ladder_rank(f, g->batch, g->class_id, g->layer_model);
     if (r == 0)
@@ -596,13 +596,13 @@ int mf_task_cancel(struct mf_farm *f, struct mf_task *g)
         struct mf_lease *l = f->leases.entries[i].value;
         if (f->leases.entries[i].key && l->task == g) {
             r = mf_lease_cancel(f, l);
-            i = 0; /* removing moves entries */
+            i = 0; /* removing a lease moves the entries of the map */
         } else {
             i++;
         }
     }
     g->open_units = 0;
-    /* Other tasks may share its enumeration, whose unit is now cancelled */
+    /* Other tasks may share the enumeration, whose unit is now cancelled. So give the unit to one of them */
     if (r == 0 && enumerating)
         r = mf_store_tasks_of_enumeration(f->store, g->enumeration, &others);
     if (r == 0 && others.n > 0) {
@@ -617,8 +617,8 @@ int mf_task_cancel(struct mf_farm *f, struct mf_task *g)
 
 /* ---- end of an iteration ---- */
 
-/* Counters are stored with each event and state change. After a restart, the counters in between are derived
- * from the results. */
+/* Writes counters, publishes events and frees ended tasks. Counters are stored with each event and state
+ * change. After a restart, counts since the last stored ones are derived from the results. */
 int mf_tasks_flush(struct mf_farm *f)
 {
     size_t n = 0;

@@ -24,9 +24,11 @@
 #include <string.h>
 
 #define UNIT_TEXT_MAX (8u << 20)
-/* Upcoming shapes in a UNIT message, for compiling in advance: about the token counts of one layer model. */
+/* Maximum number of upcoming shapes in a UNIT message, for compiling in advance. A layer model has about as
+ * many token counts. */
 #define NEXT_SHAPES 8
-/* Attempts of a unit whose workers report that it cannot run. Interrupted units have options.attempts. */
+/* Maximum attempts of a unit that workers report they cannot run. For interrupted units the maximum is
+ * options.attempts. */
 #define FAILURES_MAX 3
 /* Class ids are small and never 0, so no key is 0 */
 #define START_TAG_KEY(batch, class) ((uint64_t)(batch) << 20 | (uint64_t)(class))
@@ -45,13 +47,13 @@ MF_DEFINE_CLEANUP(struct mf_lease *, mf_lease_free);
 
 /* ---- fair shares ----
  *
- * Batches of one priority share the workers of a class by start-time fair queueing. Units are planned for the
- * same duration, so each unit costs one. The start tag of a batch's next unit is one more than that of its
- * last unit, but at least the smallest tag that is ready: a late batch starts level with the others, and an
- * idle batch saves nothing up. A worker that stays on its shape may lease units out of order; the batch is
- * charged for them. */
+ * Batches of one priority share the workers of a class by start-time fair queueing. All units are planned for
+ * the same duration, so each unit costs one. The start tag of a batch's next unit is one more than the tag of
+ * its last unit, but at least the smallest tag among the ready units. So a batch that is submitted late
+ * starts level with the other batches, and an idle batch accumulates no claim. A worker that stays on its
+ * shape may lease units out of order; these units are charged to their batch as well. */
 
-/* The largest start tag of the batch's units on the class; batch 0: of the class's granted units. */
+/* Finds the largest start tag of the batch's units on the class; batch 0: of all units granted there. */
 static int last_start_tag(struct mf_farm *f, int64_t batch, int64_t class, int64_t *ret)
 {
     uintptr_t known = (uintptr_t)mf_map_get(&f->start_tags, START_TAG_KEY(batch, class));
@@ -99,8 +101,8 @@ static bool is_race(enum mf_unit_kind kind)
 int mf_unit_add(struct mf_farm *f, struct mf_task *g, enum mf_unit_kind kind, const char *body,
                 int64_t avoid_worker)
 {
-    /* Order within a priority: races (users get results), enumerations (the work to do becomes known),
-     * retries (tasks end), probes */
+    /* Order within a priority: races first, because they end tasks; then enumerations, because they show how
+     * much work there is; then retries, because tasks wait for them; then probes */
     int urgency = is_race(kind) ? 3 : kind == MF_UNIT_ENUMERATE ? 2 : avoid_worker ? 1 : 0;
     struct mf_unit_row row = {.task = g->id,
                               .class = g->class_id,
@@ -147,7 +149,7 @@ static void read_best_times(const cJSON *body, struct mf_best_times *ret)
     }
 }
 
-/* Makes the lease of a unit's row. Its items have ids only. */
+/* Creates the lease for a unit's row. Fills in only the ids of its items. */
 static int lease_new(struct mf_farm *f, const struct mf_unit_row *row, struct mf_lease **ret)
 {
     _cleanup_(mf_lease_freep) struct mf_lease *l = calloc(1, sizeof(*l));
@@ -196,7 +198,7 @@ static int add_step(struct mf_farm *f, struct mf_lease_item *item, int64_t step,
     if (!out)
         return 0;
     (void)mf_buf_addf(out, "{\"id\":%" PRId64 ",", step);
-    /* mf_step_print wrote the body: it starts with '{' and has members */
+    /* mf_step_print wrote the body, so it starts with '{' and has members */
     return mf_buf_adds(out, body + 1);
 }
 
@@ -227,7 +229,8 @@ static int add_steps(struct mf_farm *f, struct mf_lease *l, struct mf_buf *out)
     return 0;
 }
 
-/* layouts: the layouts that the race is over; NULL: all pipelines are in one group. */
+/* Appends the pipeline of a race and fills in the item. layouts: the layouts that race; NULL: all pipelines
+ * are in one group. */
 static int add_pipeline(struct mf_farm *f, struct mf_lease_item *item, const cJSON *layouts,
                         struct mf_buf *out)
 {
@@ -261,9 +264,9 @@ static int add_pipeline(struct mf_farm *f, struct mf_lease_item *item, const cJS
     return out ? mf_buf_adds(out, "]}") : 0;
 }
 
-/* Appends the best times, by which a worker drops slow steps early. On simulated devices these are the times
- * of this unit only: results then do not depend on the speed of other workers, and reruns give the same
- * table. */
+/* Appends the best times, which a worker uses to drop slow steps early. On simulated devices these are only
+ * the times of this unit. The results then do not depend on the speed of other workers, and a repeated batch
+ * gives the same table. */
 static void add_best_times(const struct mf_lease *l, struct mf_buf *out)
 {
     const struct mf_best_times *b = l->slot->simulated ? &l->best : &l->task->best;
@@ -299,7 +302,7 @@ static int add_row(void *context, const char *row)
     return mf_buf_addf(out, "%s\"%s\"", out->data[out->len - 1] == '[' ? "" : ",", row);
 }
 
-/* Appends the shapes that the class works on next. */
+/* Appends the shapes that the workers of the class will enumerate next. */
 static int add_next(struct mf_farm *f, const struct mf_lease *l, struct mf_buf *out)
 {
     int r = mf_buf_adds(out, ",\"next\":[");
@@ -349,8 +352,8 @@ void mf_lease_assign(struct mf_lease *l, struct mf_slot *slot)
     slot->dirty = true;
 }
 
-/* The first measuring unit pins the task to its device model: times of two models are never compared. With
- * the shape_grouped option it pins the task to its worker, too. */
+/* The first measuring unit pins the task to its device model, because times of two models are never compared.
+ * With the option shape_grouped, the unit pins the task to its worker, too. */
 static int pin_task(struct mf_farm *f, struct mf_lease *l, const struct mf_slot *slot)
 {
     int r = 0;
@@ -364,8 +367,8 @@ static int pin_task(struct mf_farm *f, struct mf_lease *l, const struct mf_slot 
     return mf_store_task_set_model(f->store, l->task->id, slot->model_id);
 }
 
-/* Ends a comparison that needs a second device, if the worker that ran the first comparison is the only one
- * left. */
+/* Ends a comparison that needs a second device, because the only worker left is the one that ran the first
+ * comparison. */
 static int end_without_second_device(struct mf_farm *f, struct mf_lease *l)
 {
     struct mf_task *g = l->task;
@@ -503,7 +506,7 @@ static int release(struct mf_farm *f, struct mf_lease *l, const char *why, int64
     _cleanup_(mf_lease_freep) struct mf_lease *owned = l;
     detach_lease(f, l);
     log_info("unit %" PRId64 ", attempt %" PRId64 " is released: %s", l->unit, l->attempt, why);
-    /* Samples of a race are paired within one attempt: results of an ended attempt decide nothing */
+    /* Samples of a race are paired within one attempt, so results of an ended attempt decide nothing */
     int r = l->kind == MF_UNIT_RACE ? mf_store_results_clear_final(f->store, l->unit) : 0;
     if (r < 0)
         return r;
@@ -534,7 +537,7 @@ int mf_leases_release_worker(struct mf_farm *f, struct mf_slot *slot, bool inclu
         int r = mf_lease_release(f, l, why);
         if (r < 0)
             return r;
-        i = 0; /* removing moves entries */
+        i = 0; /* removing a lease moves the entries of the map */
     }
     return 0;
 }
@@ -601,7 +604,8 @@ static int restore_result(void *context, const struct mf_result_row *row)
     return 0;
 }
 
-/* Marks the steps that earlier attempts decided: this attempt was sent without them. */
+/* Marks the steps that earlier attempts decided, because the UNIT message of this attempt does not contain
+ * them. */
 static int skip_decided(struct mf_farm *f, struct mf_lease *l)
 {
     for (size_t i = 0; i < l->n; i++) {

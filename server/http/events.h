@@ -18,8 +18,8 @@ int mf_events_new(size_t max_events, size_t max_bytes, struct mf_events **ret);
 struct mf_events *mf_events_free(struct mf_events *e);
 MF_DEFINE_CLEANUP(struct mf_events *, mf_events_free);
 
-/* Adds an event. An id that does not follow the last one empties the ring first; an id at or below the last
- * one is ignored. */
+/* Adds an event. If the id does not follow the last id, empties the ring first. Ignores an event whose id is
+ * not larger than the last id. */
 int mf_events_push(struct mf_events *e, const struct mf_bus_event *event);
 /* Appends the text of events after *cursor that belong to the batch (0: any batch), at most about max bytes,
  * and advances *cursor past the events examined. Returns 0, or -ESTALE if the ring no longer holds all events

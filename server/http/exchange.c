@@ -18,10 +18,10 @@ static const char *header(struct MHD_Connection *c, const char *name)
     return MHD_lookup_connection_value(c, MHD_HEADER_KIND, name);
 }
 
-/* --- checks before the body is read ----------------------------------------------------------------------
- */
+/* ---- checks before the body is read ---- */
 
-/* "application/json; charset=utf-8" has the type "application/json". */
+/* Returns true if the media type in a Content-Type value is `type`. Parameters are ignored:
+ * "application/json; charset=utf-8" has the type "application/json". */
 static bool media_type_is(const char *text, const char *type)
 {
     size_t len = strlen(type);
@@ -31,7 +31,7 @@ static bool media_type_is(const char *text, const char *type)
     return *text == 0 || *text == ';' || *text == ' ' || *text == '\t';
 }
 
-/* Returns true if a range of the Accept header matches the type. Ignores parameters other than q=0. */
+/* Returns true if a range of the Accept header matches the type. Ignores all parameters except q=0. */
 static bool range_takes(const char *range, size_t len, const char *type)
 {
     size_t type_len = strcspn(type, "/") + 1;
@@ -64,7 +64,8 @@ static bool accept_takes(const char *accept, const char *type)
     return false;
 }
 
-/* Blocks DNS rebinding: a site whose name resolves to this machine sends its own name as Host. */
+/* Returns true for "localhost" and IP addresses. Refusing other names blocks DNS rebinding: a site whose name
+ * resolves to this machine sends its own name as Host. */
 static bool host_is_local(const char *host)
 {
     char name[64];
@@ -83,7 +84,8 @@ static bool host_is_local(const char *host)
            inet_pton(AF_INET6, name, &v6) == 1;
 }
 
-/* Browsers send the origin of the page. Other programs send neither header and are allowed. */
+/* Returns true if the headers state that the page is from another origin. Programs other than browsers send
+ * neither Sec-Fetch-Site nor Origin and are allowed. */
 static bool other_origin(struct MHD_Connection *c)
 {
     const char *site = header(c, "Sec-Fetch-Site"), *origin = header(c, "Origin"), *host = header(c, "Host");
@@ -93,7 +95,7 @@ static bool other_origin(struct MHD_Connection *c)
     return origin && (!rest || !host || strcasecmp(rest + 3, host) != 0);
 }
 
-/* Returns true only if the headers state our own origin; missing headers do not count. */
+/* Returns true only if the headers state our own origin; a request without these headers does not qualify. */
 static bool same_origin(struct MHD_Connection *c)
 {
     const char *site = header(c, "Sec-Fetch-Site"), *origin = header(c, "Origin");
@@ -151,7 +153,8 @@ static int check_token(struct mf_exchange *x, const char *method)
     };
     if (!h->gate)
         return 0;
-    /* Browsers add the cookie to requests of any page, so changes accept it from our own origin only. */
+    /* Browsers add the cookie to requests of any page, so requests that change state are accepted with a
+     * cookie only from our own origin. */
     if (!v.authorization && (is_reading(method) || same_origin(x->connection)))
         v.cookie = MHD_lookup_connection_value(x->connection, MHD_COOKIE_KIND, MF_GATE_COOKIE);
     int r = mf_gate_check(h->gate, &v, &x->request->response, &x->token);
@@ -210,7 +213,7 @@ static int check_headers(struct mf_exchange *x)
         (e = copy_header(x, "Idempotency-Key", r->idempotency_key, sizeof(r->idempotency_key))) < 0 ||
         (e = copy_header(x, "Last-Event-ID", r->last_event_id, sizeof(r->last_event_id))) < 0)
         return e;
-    /* An If-None-Match list that does not fit only costs the client a 304. */
+    /* If an If-None-Match list does not fit, the client only misses a 304 response */
     const char *tags = header(x->connection, "If-None-Match");
     if (tags)
         (void)mf_copy(r->if_none_match, sizeof(r->if_none_match), tags);
@@ -303,7 +306,7 @@ static int read_query(struct mf_exchange *x)
     return mf_route_check_query(x->request);
 }
 
-/* --- the exchange --------------------------------------------------------------------------------------- */
+/* ---- the exchange ---- */
 
 static struct mf_exchange *exchange_new(struct mf_http *h, struct MHD_Connection *connection)
 {
@@ -416,8 +419,8 @@ void mf_exchange_return(struct mf_http *h, struct mf_request *r)
         mf_stream_caught_up(x);
         return;
     }
-    /* On resume, MHD calls the access handler again, which continues with this thread's hops. A hop of
-     * another thread is started here, without waking the connection. */
+    /* On resume, MHD calls the access handler again, which continues with the hops of this thread. If the
+     * next hop is on another thread, send the request there without waking the connection. */
     x->state = MF_EXCHANGE_READY;
     if (r->response.status == 0 && r->route->hops[r->hop].owner != MF_OWNER_HTTP && !h->stopping &&
         mf_exchange_send(x) == 0)
@@ -425,8 +428,7 @@ void mf_exchange_return(struct mf_http *h, struct mf_request *r)
     MHD_resume_connection(x->connection);
 }
 
-/* --- response --------------------------------------------------------------------------------------------
- */
+/* ---- response ---- */
 
 static void add_headers(struct MHD_Response *m, const struct mf_response *p, bool page)
 {
@@ -494,8 +496,7 @@ static enum MHD_Result exchange_answer(struct mf_exchange *x)
     return r;
 }
 
-/* --- libmicrohttpd callbacks -----------------------------------------------------------------------------
- */
+/* ---- libmicrohttpd callbacks ---- */
 
 /* Called when the headers are complete. MHD_NO closes the connection. */
 static enum MHD_Result exchange_begin(struct mf_http *h, struct MHD_Connection *connection, const char *url,

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* hash collisions share a bucket; the secret seed keeps clients from choosing one */
+/* Keys with the same hash share a bucket. The hash has a secret seed, so clients cannot choose a bucket */
 #define N_BUCKETS    4096
 #define WRONG_RATE   0.5 /* failed tokens per second and address */
 #define WRONG_BURST  20.0
@@ -171,7 +171,7 @@ int mf_gate_check(struct mf_gate *g, const struct mf_gate_request *v, struct mf_
     const char *text = mf_gate_bearer(v->authorization);
     text = text ? text : v->cookie;
     *ret_token = 0;
-    /* The status page needs no token: a user whose token has expired enters a new one there. */
+    /* The status page needs no token, because a user whose token has expired enters a new token there. */
     if (v->needs == MF_ROLE_NONE || !text) {
         if (count_request(g, hash_address(g, v->from), p) < 0)
             return -EINVAL;

@@ -19,7 +19,7 @@
 /* Capacity of the ring of events. A stream that falls further behind reads the table `event`. */
 #define RING_EVENTS 8192
 #define RING_BYTES  (2u << 20)
-/* Maximum requests that wait for the writer, or for the readers. */
+/* Maximum number of requests in the queue to the writer, and in the queue to the readers. */
 #define BUS_HWM 1000
 /* libmicrohttpd answers larger header blocks with 431. */
 #define CONNECTION_MEMORY (32u << 10)
@@ -130,8 +130,8 @@ __attribute__((format(printf, 2, 0))) static void daemon_log(void *cls, const ch
         (void)mf_copy(h->start_error, sizeof(h->start_error), line);
 }
 
-/* libmicrohttpd does not set errno reliably. Its first log message has the cause; later ones only the place.
- */
+/* Explains why libmicrohttpd did not start. libmicrohttpd does not set errno reliably. Its first log message
+ * states the cause; later messages only name the place in the code. */
 static int refuse_daemon(const struct mf_http *h, char *why, size_t why_cap)
 {
     mf_format(why, why_cap, "%s%s", h->tls ? "expected a PEM certificate and its PEM key: " : "",
@@ -203,7 +203,8 @@ static long poll_timeout(struct mf_http *h)
 static void wind_down(struct mf_http *h)
 {
     uint64_t n;
-    (void)!read(h->stop_fd, &n, sizeof(n)); /* synchronises with mf_http_stop: makes stop_wait_ms visible */
+    /* synchronises with mf_http_stop, so that stop_wait_ms is visible here */
+    (void)!read(h->stop_fd, &n, sizeof(n));
     h->stopping = true;
     int64_t until = mf_now_ms() + h->stop_wait_ms;
     while (h->n_forwarded > 0 && mf_now_ms() < until) {
@@ -312,7 +313,7 @@ struct mf_http *mf_http_stop(struct mf_http *h, int wait_ms)
     }
     if (h->daemon)
         MHD_stop_daemon(h->daemon);
-    /* Exchanges whose request was never returned. */
+    /* Only exchanges whose request never came back are left */
     while (h->exchanges) {
         struct mf_exchange *x = h->exchanges;
         h->exchanges = x->next;

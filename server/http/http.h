@@ -20,7 +20,7 @@ struct mf_http;
 
 struct mf_http_options {
     void *zmq; /* context of the inproc sockets */
-    /* default: "127.0.0.1"; other than loopback only with tokens, and with TLS or plain */
+    /* default: "127.0.0.1". A non-loopback address requires tokens, and either TLS or `plain` */
     const char *address;
     int port;           /* 0: any free port */
     int connections;    /* maximum open connections; 0: 512 */
@@ -31,7 +31,7 @@ struct mf_http_options {
     int64_t rate;       /* requests per second per token or address; see server/http/gate.h */
     /* TLS certificate and key (PEM); NULL: plain HTTP. Read by mf_http_start only */
     const char *certificate, *key;
-    bool plain; /* allow plain HTTP on non-loopback addresses: a proxy terminates TLS */
+    bool plain; /* allow plain HTTP on non-loopback addresses, because a proxy terminates TLS */
 };
 
 /* Binds the port and starts the thread. Returns -EPERM for a non-loopback address without tokens or TLS, or
@@ -39,5 +39,5 @@ struct mf_http_options {
 int mf_http_start(const struct mf_http_options *options, struct mf_http **ret, char *why, size_t why_cap);
 int mf_http_port(const struct mf_http *h);
 /* Answers requests in progress with 503, ends the streams and joins the thread. Waits at most wait_ms for
- * requests that other threads hold, so those threads must still answer or have exited. h may be NULL. */
+ * requests that other threads hold; these threads must still answer, or have exited. h may be NULL. */
 struct mf_http *mf_http_stop(struct mf_http *h, int wait_ms);

@@ -39,7 +39,7 @@ enum mf_exchange_state {
 struct mf_stream {
     int64_t batch;       /* 0: all batches */
     int64_t cursor;      /* events up to this id were sent or do not belong to the batch */
-    bool broken;         /* ends at the next read; the client reconnects with its last id */
+    bool broken;         /* the stream ends at the next read; the client reconnects with its last id */
     bool idle;           /* suspended until an event or the keepalive is due */
     int64_t sent_ms;     /* when data was last sent */
     struct mf_buf chunk; /* text being sent */
@@ -51,9 +51,9 @@ struct mf_exchange {
     struct MHD_Connection *connection;
     enum mf_exchange_state state;
     struct mf_request *request; /* NULL while FORWARDED */
-    bool refused;               /* request->response is the refusal; the rest of the body is discarded */
+    bool refused;               /* request->response is the refusal, and the rest of the body is discarded */
     size_t discarded;
-    size_t body_bytes; /* part of http->body_bytes */
+    size_t body_bytes; /* bytes of this body, included in http->body_bytes */
     int route;         /* index for the metrics; -1: no route matched */
     int64_t token;     /* id of the access token; 0: none */
     int64_t start_ms;

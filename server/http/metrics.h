@@ -6,7 +6,7 @@
 
 #include "common/base/buf.h"
 
-/* Upper limit of the number of routes, plus one for requests that match no route. */
+/* Maximum number of routes, plus one for requests that match no route. */
 #define MF_HTTP_ROUTES_MAX 96
 
 #define MF_HTTP_CODES_MAP(X) \
@@ -17,15 +17,15 @@
 #define MF_HTTP_N_CODES         (0 MF_HTTP_CODES_MAP(MF_HTTP_CODE_ONE_))
 
 struct mf_http_counters {
-    /* process start, wall clock, in ms since 1970 */
+    /* wall-clock time of the process start, in ms since 1970 */
     int64_t start_ms;
     uint64_t requests[MF_HTTP_ROUTES_MAX][MF_HTTP_N_CODES + 1]; /* last column: any other code */
-    /* from the first byte read to the response queued */
+    /* total time from the first byte read until the response was queued */
     double seconds[MF_HTTP_ROUTES_MAX];
     int connections, streams, away;
 };
 
-/* Status codes that are counted by themselves. */
+/* Status codes that have their own counter. */
 extern const int mf_http_codes[MF_HTTP_N_CODES];
 
 /* route: index into mf_routes(), -1 if no route matched. seconds: duration of the request. */

@@ -1,4 +1,4 @@
-/* The handlers of /metrics: counters of the writer and of the HTTP thread. Those of the database are in
+/* Handlers of /metrics: counters of the writer and of the HTTP thread. Metrics from the database are in
  * server/store/store_read_metrics.c. */
 #include "server/api/api.h"
 #include "server/farm/farm.h"

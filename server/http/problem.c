@@ -50,7 +50,7 @@ static void response_reset(struct mf_response *p, int status, const char *conten
     p->content_type = content_type;
 }
 
-/* Fallback if building the error response runs out of memory: a constant body. */
+/* Responds with a constant body if building the error response runs out of memory. */
 static void respond_constant(struct mf_response *p)
 {
     response_reset(p, 500, "application/problem+json");

@@ -2,8 +2,8 @@
  *
  *   {"type": "about:blank", "title", "status", "detail", "errors": [{"at", "code", "message"}]}
  *
- * `at` names the field ("shapes[3].topk", "query.limit", "header.Idempotency-Key"); `message` says how to fix
- * it. */
+ * `at` names the field ("shapes[3].topk", "query.limit", "header.Idempotency-Key"); `message` says how to
+ * correct the field. */
 #pragma once
 
 #include <cjson/cJSON.h>

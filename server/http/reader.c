@@ -26,8 +26,8 @@ struct mf_readers {
     int stop_fd;
     pthread_mutex_t in_lock; /* held to receive from `in` */
     void *in;                /* PULL socket shared by all threads */
-    int n_threads;           /* running */
-    int n_sockets;           /* threads whose `out` was created */
+    int n_threads;           /* number of running threads */
+    int n_sockets;           /* number of threads whose `out` was created */
     struct thread *threads;
 };
 
@@ -58,8 +58,8 @@ static void work(struct thread *t, struct mf_request *r)
     mf_store_rollback(reader->store);
 }
 
-/* The thread that holds the lock polls the socket; idle threads wait for the lock. ZeroMQ allows handing a
- * socket to another thread under a lock. Returns NULL on stop. */
+/* Returns the next request, or NULL on stop. The thread that holds the lock polls the socket, and idle
+ * threads wait for the lock. ZeroMQ allows several threads to use a socket one after another under a lock. */
 static struct mf_request *take(struct mf_readers *readers)
 {
     zmq_pollitem_t items[] = {{NULL, readers->stop_fd, ZMQ_POLLIN, 0}, {readers->in, 0, ZMQ_POLLIN, 0}};
@@ -88,7 +88,8 @@ static int open_in(struct mf_readers *r, void *zmq)
 {
     int one = 1;
     r->in = zmq_socket(zmq, ZMQ_PULL);
-    /* An inproc queue holds the sum of both high-water marks; let the HTTP thread's end set the limit. */
+    /* The limit of an inproc queue is the sum of both high-water marks, so let the HTTP thread's end set the
+     * limit */
     if (!r->in || zmq_setsockopt(r->in, ZMQ_RCVHWM, &one, sizeof(one)) < 0 ||
         zmq_connect(r->in, MF_BUS_READS) < 0)
         return -errno;

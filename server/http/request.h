@@ -1,8 +1,8 @@
 /* An HTTP request that is passed between threads, and its response.
  *
  * The HTTP thread creates a request and sends its pointer as a message. The thread that owns the route's data
- * (the writer for changes, a reader for the rest) fills in the response and sends the pointer back. Ownership
- * moves with the message: two threads never access a request at the same time. */
+ * (the writer for changes, a reader for other routes) fills in the response and sends the pointer back.
+ * Ownership moves with the message, so two threads never access a request at the same time. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -55,7 +55,7 @@ struct mf_request *mf_request_free(struct mf_request *r);
 const char *mf_request_query(const struct mf_request *r, const char *name);
 /* Returns false if the parameter is absent. The route's query check has validated the value. */
 bool mf_request_flag(const struct mf_request *r, const char *name);
-/* Returns true if If-None-Match contains the tag: the client has this version. */
+/* Returns true if If-None-Match contains the tag, which means that the client has this version. */
 bool mf_request_etag_matches(const struct mf_request *r, const char *etag);
 /* Parses the request's body as a JSON object, which the caller owns. Responds with an error and returns
  * -EINVAL if the body is not a JSON object or memory runs out. */

@@ -3,7 +3,8 @@
 
 #include "common/base/names.h"
 
-/* READ to ADMIN are ordered: each role includes the ones before it. WORKER stands apart. */
+/* READ to ADMIN are ordered: each role includes the roles before it. WORKER neither includes another role nor
+ * is included. */
 /* clang-format off */
 #define MF_ROLE_MAP(X, P)                                              \
     X(P, NONE, "none")     /* no token required */                     \

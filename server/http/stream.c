@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Target size of a chunk. The maximum leaves room for one long event. */
+/* Target size of a chunk. The maximum size leaves room for one long event. */
 #define CHUNK_BYTES     (64u << 10)
 #define CHUNK_BYTES_MAX (4u << 20)
 
@@ -89,7 +89,8 @@ struct MHD_Response *mf_stream_open(struct mf_exchange *x)
     s->sent_ms = mf_now_ms();
     x->stream = s;
     x->http->n_streams++;
-    /* An id without data: a client that reconnects before the first event loses nothing. */
+    /* The id line without data sets the client's last id, so that a client that reconnects before the first
+     * event loses no event */
     mf_buf_addf(&s->chunk, ": moefarm events\nretry: 1000\n");
     mf_buf_addf(&s->chunk, "id: %lld\n\n", (long long)r->first_cursor);
     if (mf_buf_add(&s->chunk, r->response.body.data, r->response.body.len) < 0)

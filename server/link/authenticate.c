@@ -11,7 +11,7 @@
 #define ENDPOINT "inproc://zeromq.zap.01"
 #define VERSION  "1.0"
 
-/* Frames of a ZAP request. FROM is the routing id that the ROUTER socket adds. */
+/* Frames of a ZAP request. The ROUTER socket adds the first frame FROM, the routing id of the requester. */
 enum { FROM, EMPTY, REQUEST_VERSION, REQUEST_ID, DOMAIN, ADDRESS, ROUTING_ID, MECHANISM, KEY, N_FRAMES };
 
 struct mf_auth {

@@ -13,13 +13,14 @@
 #include <time.h>
 #include <zmq.h>
 
-/* Replies of one event loop iteration: to at most 512 messages, some with a large unit. */
+/* Maximum size of the replies of one event loop iteration, which handles at most 512 messages. A reply may be
+ * a large unit. */
 #define OUTBOX_MAX (256u << 20)
 #define PEER_QUEUE 10000 /* maximum queued messages to a peer */
-/* Messages of a peer that wait for the mailroom: at most 64 MiB at the maximum message size. Further messages
- * stay in the peer's own queue. */
+/* Maximum number of a peer's messages that wait for the mailroom: at most 64 MiB at the maximum message size.
+ * Further messages stay in the peer's own queue. */
 #define PEER_UNREAD 8
-/* Deadline of a handshake; it drops connections that never complete one. */
+/* Maximum duration of a handshake; a connection without a complete handshake is then closed. */
 #define HANDSHAKE_MS 10000
 #define ZAP_DOMAIN   "moefarm"
 
@@ -62,8 +63,8 @@ static int set_options(void *socket, bool keys)
         {ZMQ_RCVHWM, PEER_UNREAD},
         {ZMQ_LINGER, 200},
         {ZMQ_ROUTER_MANDATORY, 1},
-        /* A worker that reconnects with a routing id of its own choice takes it over from its dead
-         * connection. With keys this is off, so that no peer can take over another peer's id. */
+        /* A worker that reconnects with a self-chosen routing id takes the id over from its dead connection.
+         * With keys this is off, so that no peer can take over the id of another peer. */
         {ZMQ_ROUTER_HANDOVER, !keys},
         {ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS},
         {ZMQ_TCP_KEEPALIVE, 1},
@@ -169,8 +170,8 @@ int mf_hub_post(struct mf_hub *h, const struct mf_peer *to, enum mf_message type
     return 0;
 }
 
-/* Passes the posts and the processed messages to the mailroom. If memory runs out, the posts are lost; the
- * processed messages go with the next call. */
+/* Passes the posts and the processed messages to the mailroom. If memory runs out, the posts are lost, and
+ * the next call passes the processed messages. */
 static void hand_over(struct mf_hub *h, bool posts)
 {
     struct mf_parcel p = {.done = h->received};

@@ -16,8 +16,8 @@
 struct mf_hub;
 
 /* Binds endpoint, such as "tcp://127.0.0.1:7070"; port 0 or "*" selects a free port. keys: key pair of the
- * coordinator; a client then needs its public key and must pass server/link/authenticate.h. NULL:
- * unencrypted, open to every client. */
+ * coordinator. A client then needs the coordinator's public key and must pass the check of
+ * server/link/authenticate.h. keys NULL: unencrypted, open to every client. */
 int mf_hub_new(void *zmq, const char *endpoint, const struct mf_key_pair *keys, struct mf_hub **ret);
 struct mf_hub *mf_hub_free(struct mf_hub *h);
 MF_DEFINE_CLEANUP(struct mf_hub *, mf_hub_free);
@@ -28,7 +28,7 @@ const char *mf_hub_endpoint(const struct mf_hub *h);
 /* Returns 1 and a message that stays valid until the next flush or drop, 0 if none is waiting, or -errno if
  * the mailroom has ended. */
 int mf_hub_recv(struct mf_hub *h, const struct mf_mail **ret);
-/* Waits for more messages after mf_hub_recv() returned 0. Returns false on timeout. */
+/* Waits at most ns for more messages, after mf_hub_recv() returned 0. Returns false on timeout. */
 bool mf_hub_wait(const struct mf_hub *h, uint64_t ns);
 /* Queues a message and copies its body. Returns 0, -ENOMEM or -EFBIG. */
 int mf_hub_post(struct mf_hub *h, const struct mf_peer *to, enum mf_message type, const char *body);

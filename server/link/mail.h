@@ -8,9 +8,9 @@
 #include "common/base/secret.h"
 #include "common/net/wire.h"
 
-/* The sender of a message, and the address of replies. The routing id does not identify a worker: libzmq's
- * ids have 5 bytes, but a peer may choose any id up to 255 bytes. user: the message's User-Id
- * (server/farm/access.c), "" if the hub has no keys. */
+/* The sender of a message, and the address of replies. The routing id does not identify a worker: ids that
+ * libzmq assigns have 5 bytes, but a peer may choose any id of up to 255 bytes. user: the message's User-Id
+ * (server/farm/access.c); "" if the hub has no keys. */
 #define MF_PEER_USER_MAX MF_KEY_TEXT_MAX
 struct mf_peer {
     uint8_t len;
@@ -21,8 +21,9 @@ uint64_t mf_peer_hash(const struct mf_peer *p); /* never 0 */
 
 struct mf_mail {
     struct mf_peer peer;
-    /* 0, or an error: -EBADMSG: malformed, -EPROTONOSUPPORT: other protocol version; the fields below are
-     * then unset. -ENOBUFS: no memory to parse the body of body_len bytes */
+    /* 0 or an error. -EBADMSG: the message is malformed. -EPROTONOSUPPORT: it has another protocol version.
+     * After both errors the fields below are unset. -ENOBUFS: no memory to parse the body of body_len bytes
+     */
     int error;
     int version; /* protocol version; also set with -EPROTONOSUPPORT */
     enum mf_message type;

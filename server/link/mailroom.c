@@ -13,8 +13,8 @@
 #include <string.h>
 #include <zmq.h>
 
-/* Limits of the messages held by the writer thread. A message is received while any room is left, so one
- * message may exceed the byte limit. */
+/* Limits of the messages that the writer thread holds. The mailroom receives a message while these limits are
+ * not reached, so the last message may exceed the byte limit. */
 #define PENDING_MAX       1024
 #define PENDING_BYTES_MAX (64u << 20)
 #define RECEIVE_MAX       64  /* messages received between two checks for parcels */
@@ -74,8 +74,8 @@ static int recv_small(void *router, void *data, size_t cap, size_t *ret_len, boo
     return r;
 }
 
-/* Upper bound of the memory of a parsed message. Each JSON value but the first follows ',', '[' or '{', and a
- * value costs at least one cJSON node. */
+/* Estimates an upper bound of the memory of a parsed message. Each JSON value takes one cJSON node, and each
+ * value except the first follows ',', '[' or '{'. */
 static size_t estimate_memory(const char *text, size_t len)
 {
     size_t n_values = 1;
@@ -180,7 +180,7 @@ static void send_posts(struct mf_mailroom *m, const struct mf_parcel *p)
         const struct mf_post *post = &p->posts[i];
         uint8_t header[MF_WIRE_HEADER_SIZE];
         mf_wire_encode(&(struct mf_wire_header){.type = post->type, .sequence = ++m->sequence}, header);
-        /* ROUTER_MANDATORY: the first frame fails if the peer is gone or its queue is full. */
+        /* With ROUTER_MANDATORY, sending the first frame fails if the peer is gone or its queue is full. */
         if (zmq_send(m->router, post->to.id, post->to.len, ZMQ_DONTWAIT | ZMQ_SNDMORE) < 0)
             continue;
         (void)zmq_send(m->router, header, sizeof(header), ZMQ_DONTWAIT | ZMQ_SNDMORE);
@@ -221,7 +221,7 @@ static int send_parcel(struct mf_mailroom *m)
 
 /* ---- thread ---- */
 
-/* Sends before it receives: a parcel returns processed messages and so makes room. */
+/* Sends first, because a parcel returns processed messages and so makes room for new ones. */
 static int run_once(struct mf_mailroom *m)
 {
     bool room = has_room(m);
@@ -253,7 +253,7 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
-/* Opens one end of the pipe. It has no high-water mark: mail is limited above, and the writer sends one
+/* Opens one end of the pipe, without a high-water mark: PENDING_MAX limits the mail, and the writer sends one
  * parcel per iteration. */
 static int open_end(void *zmq, bool first, void **ret)
 {

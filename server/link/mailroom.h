@@ -34,12 +34,12 @@ struct mf_parcel {
 
 /* Starts the thread. router: bound socket; the mailroom takes ownership, also on failure. */
 int mf_mailroom_new(void *zmq, void *router, struct mf_mailroom **ret);
-/* Sends what mf_mailroom_give has accepted, then ends the thread and closes all sockets. */
+/* Sends all parcels that mf_mailroom_give has accepted, then ends the thread and closes all sockets. */
 struct mf_mailroom *mf_mailroom_free(struct mf_mailroom *m);
 MF_DEFINE_CLEANUP(struct mf_mailroom *, mf_mailroom_free);
 /* Returns the writer's end: receive mail with mf_bus_recv_pointer, send parcels with mf_mailroom_give. */
 void *mf_mailroom_socket(const struct mf_mailroom *m);
-/* Takes ownership of the parcel's contents. On -errno the caller keeps it. */
+/* Takes ownership of the parcel's contents. On -errno the caller keeps the ownership. */
 int mf_mailroom_give(struct mf_mailroom *m, const struct mf_parcel *p);
 /* Frees the whole list. */
 struct mf_mail *mf_mail_free(struct mf_mail *mail);

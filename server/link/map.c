@@ -15,7 +15,7 @@ void mf_map_release(struct mf_map *m)
     *m = (struct mf_map){0};
 }
 
-/* Returns the slot of the key, or the empty slot where it belongs. */
+/* Returns the slot of the key, or the empty slot in which to insert it. */
 static size_t find_slot(const struct mf_map *m, uint64_t key)
 {
     size_t i = home(m, key);

@@ -1,5 +1,5 @@
-/* Hash map from non-zero 64-bit keys to pointers that it does not own. Open addressing with backward-shift
- * deletion; it grows and never shrinks. */
+/* Hash map from non-zero 64-bit keys to pointers. The map does not own the objects behind the pointers. Uses
+ * open addressing with backward-shift deletion; the map grows and never shrinks. */
 #pragma once
 
 #include <stddef.h>

@@ -1,5 +1,6 @@
-// The status page. The URL's hash selects a view. A view consists of sections that fetch and draw themselves.
-// A server event refreshes the sections that it concerns. A section is redrawn only if its data has changed.
+// The status page. The URL's hash selects a view. A view consists of sections; each section fetches its data
+// and draws itself. A server event refreshes the sections that it concerns. A section is redrawn only if its
+// data has changed.
 import { el } from '/page/charts.js';
 import { routes } from '/page/views.js';
 
@@ -82,8 +83,8 @@ function requestRefresh(section) {
   }, wait);
 }
 
-// Fetches and draws a section. One fetch at a time, so that a late response never replaces a newer one. A
-// request during a fetch starts another fetch afterwards.
+// Fetches and draws a section. Only one fetch runs at a time, so that a late response never replaces a newer
+// one. A request during a fetch starts another fetch afterwards.
 async function refresh(section, current) {
   if (section.busy) {
     section.again = true;

@@ -85,7 +85,7 @@ export function samplesPlot(samples) {
 }
 
 // One pipeline of a race: a dot per round, on a scale shared by all rows. The dashed line is the winner's
-// median. All rows follow one pointer: onRound(text) gets the row's time in the round under the pointer, or
+// median. The pointer marks the same round in all rows: onRound(text) gets the row's time in that round, or
 // null.
 export function raceRow(r, scale, onRound) {
   const rounds = count(scale.rounds), high = Math.max(scale.high, scale.lead);

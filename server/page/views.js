@@ -57,7 +57,7 @@ function homeView() {
       wants: (e) => ['batch', 'task', 'config'].includes(e.kind),
       async load(get) {
         const page = await get('batches?limit=50');
-        // Estimates need one request per batch: fetch them for the first eight open batches only.
+        // Estimates need one request per batch, so fetch them for the first eight open batches only.
         const open = page.items.filter((b) => b.state === 'open').slice(0, 8);
         await Promise.all(open.map(async (b) => { b.more = await get('batches/' + b.id); }));
         return page;

@@ -1,6 +1,5 @@
 #include "server/store/store.h"
 #include "server/store/schema.h"
-#include "server/store/store_cache.h"
 #include "server/store/store_private.h"
 #include "server/store/store_wal.h"
 
@@ -13,10 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Statement cache: open addressing; a power of two, at most half full */
+/* Number of entries of the statement cache, which uses open addressing. It is a power of two, and at most
+ * half of the entries are used. */
 #define CACHE_SIZE 512
 
-/* Size of the WAL between two checkpoints: 6144 pages and one transaction */
+/* Maximum size of the WAL between two checkpoints: 6144 pages and one transaction */
 #define WAL_BYTES (28 << 20)
 
 struct mf_store {
@@ -33,7 +33,7 @@ int mf_store_errno(struct mf_store *s, int code)
 {
     if (code == SQLITE_OK || code == SQLITE_ROW || code == SQLITE_DONE)
         return 0;
-    /* SQLite keeps the errno of some failures only, not that of a failed commit: use errno itself */
+    /* SQLite stores the errno of only some failures, and not that of a failed commit. So read errno itself */
     int error = (code & 0xff) == SQLITE_IOERR || (code & 0xff) == SQLITE_CANTOPEN ? errno : 0;
     if ((code & 0xff) == SQLITE_FULL)
         error = ENOSPC;
@@ -103,7 +103,7 @@ static int read_version(struct mf_store *s, int *ret)
 int mf_store_apply_schema(struct mf_store *s, const struct mf_schema *schema)
 {
     int version = 0;
-    /* IMMEDIATE: if two moefarmd start in a new folder at the same time, one waits for the other */
+    /* IMMEDIATE, so that if two moefarmd start in a new folder at the same time, one waits for the other */
     int r = run_text(s, "BEGIN IMMEDIATE");
     if (r == 0)
         r = read_version(s, &version);
@@ -152,8 +152,9 @@ static int open_at(const char *path, int flags, const char *vfs, struct mf_store
 }
 
 /* Extends the WAL file with zeros to the size that it reaches between two checkpoints. Commits then overwrite
- * existing blocks, so fdatasync does not wait for the file system's journal to record a new file length:
- * several times faster on ext4. SQLite ignores the zeros, because no frame checksum matches. */
+ * existing blocks, so fdatasync does not wait for the file system's journal to record a new file length. This
+ * makes commits several times faster on ext4. SQLite ignores the zeros, because no frame checksum matches
+ * them. */
 static int preallocate_wal(struct mf_store *s)
 {
     static const char zeros[1 << 16];
@@ -173,7 +174,6 @@ static int preallocate_wal(struct mf_store *s)
 void mf_store_init(void)
 {
     (void)sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
-    mf_store_cache_init();
 }
 
 int mf_store_open(const char *path, struct mf_store **ret)
@@ -185,7 +185,7 @@ int mf_store_open(const char *path, struct mf_store **ret)
     if (r < 0)
         return r;
     s->writer = true;
-    /* Rare checkpoints: a page that many transactions write is copied to the database once */
+    /* Checkpoints are rare, so that a page that many transactions write is copied to the database once */
     r = run_text(s,
                  "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;"
                  "PRAGMA wal_autocheckpoint = 6144; PRAGMA cache_size = -65536; PRAGMA temp_store = MEMORY;"
@@ -270,14 +270,15 @@ int mf_store_savepoint_rollback(struct mf_store *s)
     if (!s->savepoint)
         return 0;
     s->savepoint = false;
-    /* A failure such as a full disk may roll back the whole transaction; later statements would run outside
-     * it */
+    /* A failure such as a full disk may have rolled back the whole transaction. Later statements would then
+     * run outside it */
     if (sqlite3_get_autocommit(s->db))
         return -EIO;
     return run_text(s, "ROLLBACK TO part; RELEASE part");
 }
 
-/* Cache slot of a literal: holds its statement, or is free for it. */
+/* Returns the cache slot of a literal: the slot that holds its statement, or the empty slot in which to
+ * insert the statement. */
 static struct mf_sql **cache_slot(struct mf_store *s, const char *literal)
 {
     size_t i = (size_t)(((uintptr_t)literal * UINT64_C(0x9E3779B97F4A7C15)) >> 40) % CACHE_SIZE;

@@ -16,9 +16,8 @@
 
 struct mf_store;
 
-/* Call once per process, before the first store and before other threads exist. Turns off SQLite's memory
- * statistics, which take a lock at each allocation, and installs the page cache of store_cache.h. Optional:
- * without it the store is slower. */
+/* Turns off SQLite's memory statistics, which take a lock per allocation. Call it once per process, before
+ * the first store is opened and before other threads exist. Without it the store is slower. */
 void mf_store_init(void);
 /* Opens the database for writing; creates it or migrates an older version. -EBUSY: another process writes to
  * it; -ENOTSUP: a newer moefarmd wrote it. */

@@ -25,9 +25,10 @@ int mf_store_token_check(struct mf_store *s, int64_t id, const uint8_t secret[MF
                          enum mf_role *ret_role);
 /* Returns 1 if the token has not expired or been revoked, 0 otherwise. Does not check the secret. */
 int mf_store_token_is_valid(struct mf_store *s, int64_t id, int64_t now_ms);
-/* Name of a token, valid or not. id 0 (no token): "". -ENOENT: no such token. */
+/* Writes the name of a token, whether the token is valid or not; "" for id 0 (no token). -ENOENT: no such
+ * token. */
 int mf_store_token_name(struct mf_store *s, int64_t id, char ret[MF_TOKEN_NAME_MAX]);
-/* Finds a valid enrolment token by its hash, used or not. Returns 1 or 0. */
+/* Finds a valid enrolment token by its hash, whether it has been used or not. Returns 1 or 0. */
 int mf_store_enrolment_find(struct mf_store *s, const uint8_t hash[MF_KEY_SIZE], int64_t now_ms,
                             int64_t *ret_id);
 
@@ -43,7 +44,7 @@ enum mf_enrolment {
     MF_ENROLMENT_NAME_TAKEN,
     MF_ENROLMENT_KEY_KNOWN
 };
-/* Enrols the key and marks the token used. Repeating the call returns the same result. Returns an enum
+/* Enrols the key and marks the token as used. A repeated call returns the same result. Returns an enum
  * mf_enrolment or a negative errno. */
 int mf_store_key_enrol(struct mf_store *s, int64_t token, const uint8_t public_key[MF_KEY_SIZE],
                        const char *worker, int64_t now_ms);

@@ -11,17 +11,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define STEP_PAGES 1024 /* per sqlite3_backup_step: 4 MiB */
+#define STEP_PAGES 1024 /* pages (4 MiB) that one sqlite3_backup_step copies */
 
-/* *ret is set also on failure, except for -ENOMEM; the caller closes it. */
+/* Opens the copy. Sets *ret even on failure, except on -ENOMEM; the caller closes *ret. */
 static int open_copy(const char *path, sqlite3 **ret)
 {
     int code = sqlite3_open_v2(path, ret, SQLITE_OPEN_READWRITE | SQLITE_OPEN_EXRESCODE, NULL);
     return code == SQLITE_OK ? 0 : code == SQLITE_NOMEM ? -ENOMEM : -EIO;
 }
 
-/* Runs within the read transaction of `from`. Without it SQLite would restart the backup after each commit of
- * the writer. */
+/* Copies all pages within the read transaction of `from`. Without this transaction SQLite would restart the
+ * backup after each commit of the writer. */
 static int copy_pages(struct mf_store *from, sqlite3 *to)
 {
     sqlite3_backup *b = sqlite3_backup_init(to, "main", mf_store_db(from), "main");

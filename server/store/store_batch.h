@@ -50,7 +50,7 @@ int mf_store_batch_end(struct mf_store *s, int64_t batch, const char *state, int
 /* Returns the id of the shape's row; creates the row if missing. */
 int mf_store_shape(struct mf_store *s, const struct mf_shape *shape, int64_t *ret);
 
-/* class 0: the class of the first worker to join. */
+/* Adds a task. class 0: the class of the first worker to join. */
 int mf_store_task_add(struct mf_store *s, int64_t batch, int64_t shape, int64_t class, const char *reason);
 struct mf_task_row {
     int64_t batch, shape, class, enumeration, model;
@@ -63,7 +63,7 @@ struct mf_task_row {
 int mf_store_task_get(struct mf_store *s, int64_t task, struct mf_task_row *ret);
 int mf_store_task_set_state(struct mf_store *s, int64_t task, enum mf_task_state state, const char *reason,
                             int64_t now_ms);
-/* Stores what a waiting task waits for. Returns 1 if the text changed, otherwise 0. */
+/* Stores the reason why a waiting task waits. Returns 1 if the text changed, otherwise 0. */
 int mf_store_task_set_reason(struct mf_store *s, int64_t task, const char *reason);
 int mf_store_task_set_enumerating(struct mf_store *s, int64_t task, int64_t enumeration);
 int mf_store_task_set_counts(struct mf_store *s, int64_t task, int64_t n_steps, int64_t n_measured);
@@ -72,33 +72,35 @@ int mf_store_task_set_model(struct mf_store *s, int64_t task, int64_t model);
 /* Pins the task to the worker unless it is pinned already. */
 int mf_store_task_set_worker(struct mf_store *s, int64_t task, int64_t worker);
 int mf_store_tasks_unpin(struct mf_store *s, int64_t worker);
-/* Sets the class of waiting tasks that have none. Returns the number of tasks. */
+/* Sets the class of waiting tasks without a class. Returns the number of these tasks. */
 int mf_store_tasks_assign_class(struct mf_store *s, int64_t class);
 
-/* Waiting tasks of the class, ordered by batch and layer model; within a layer model the largest token count,
- * which takes longest, comes first. */
+/* Lists the waiting tasks of the class, ordered by batch and layer model. Within a layer model the largest
+ * token count comes first, because it takes longest. */
 int mf_store_tasks_waiting(struct mf_store *s, int64_t class, struct mf_ids *ret);
 int mf_store_tasks_in_state(struct mf_store *s, enum mf_task_state state, struct mf_ids *ret);
 int mf_store_tasks_of_enumeration(struct mf_store *s, int64_t enumeration,
-                                  struct mf_ids *ret);                              /* in state enumerating */
-int mf_store_tasks_of_batch(struct mf_store *s, int64_t batch, struct mf_ids *ret); /* that have not ended */
-/* Tasks of a layer model in state ranking. *ret_n_pending: number of its tasks in an earlier state. */
+                                  struct mf_ids *ret); /* tasks in state enumerating */
+int mf_store_tasks_of_batch(struct mf_store *s, int64_t batch,
+                            struct mf_ids *ret); /* tasks that have not ended */
+/* Lists the tasks of a layer model in state ranking. *ret_n_pending: number of the layer model's tasks in an
+ * earlier state. */
 int mf_store_tasks_of_layer(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
                             struct mf_ids *ret, int64_t *ret_n_pending);
-/* Tasks of a layer model that raced over several layouts and have no config yet, ordered by token count.
- * *ret_n_pending: number of its unfinished tasks that have not raced yet. */
+/* Lists the tasks of a layer model that raced over several layouts and have no config yet, ordered by token
+ * count. *ret_n_pending: number of the layer model's unfinished tasks that have not raced yet. */
 int mf_store_tasks_raced(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
                          struct mf_ids *ret, int64_t *ret_n_pending);
-/* Number of tasks of the batch that have not ended. */
+/* Counts the tasks of the batch that have not ended. */
 int mf_store_open_tasks_count(struct mf_store *s, int64_t batch, int64_t *ret);
 /* Returns the id of an enumeration and whether it is complete; creates it if missing. */
 int mf_store_enumeration(struct mf_store *s, int64_t class, int64_t shape, const char *revision, int64_t *ret,
                          bool *ret_complete);
-/* Kernel revision of the batch's other tasks of the class. Returns 1 with *ret (the caller frees it); 0 if
- * none has begun. */
+/* Finds the kernel revision of the batch's tasks of the class that have begun. Returns 1 with *ret (the
+ * caller frees it), or 0 if no task has begun. */
 int mf_store_pinned_revision(struct mf_store *s, int64_t batch, int64_t class, char **ret);
 
-/* batch 0: the event concerns the whole farm. */
+/* Adds an event. batch 0: the event concerns the whole farm. */
 int mf_store_event_add(struct mf_store *s, int64_t batch, const char *kind, const char *body, int64_t now_ms,
                        int64_t *ret);
 /* Deletes all but the newest n events. */

@@ -11,7 +11,7 @@
 
 /* Parameters 1 to 5 of each query are the filter. A filter on one batch uses its own statement, so that
  * SQLite finds the batch's tasks by index. A task that ended before any device began to measure it has no
- * model; it is missing in the table of each model of its class. */
+ * model. It passes the filter for every model of its class. */
 #define ANY_BATCH " ?1 IS NULL"
 #define ONE_BATCH " g.batch = ?1"
 #define FILTER(batch)                                                                                    \
@@ -26,9 +26,9 @@
     " NOT EXISTS (SELECT 1 FROM promotion x WHERE x.task = " task \
     " AND x.decision IN ('pending', 'undecided'))"
 
-/* us is the median of the winner's rerun samples, or of its race samples if it has none, or for a kept row of
- * its comparison samples. Of several configs of a key the one with the highest id is used, because the clock
- * that gives the time stamps may be set back. */
+/* us is the median of the winner's rerun samples. If there was no rerun, us is the median of the winner's
+ * race samples; for a kept row, us is the median of its comparison samples. If a key has several configs, the
+ * config with the highest id is used. Time stamps would be unreliable, because the clock may be set back. */
 #define CONFIGS(batch)                                                                                       \
     "SELECT q.gfx, q.cu_num, q.model, q.simulated, q.row, q.layout, q.provenance, q.block_m, q.us, q.us1, "  \
     "q.us2, q.err1, q.err2, q.steps,"                                                                        \
@@ -129,8 +129,8 @@ int mf_store_export(struct mf_store *s, const struct mf_export_filter *filter, m
     return r;
 }
 
-/* A filter on the model ignores configs and tasks of other models. A task without a model counts for every
- * model of its class. */
+/* A filter on the model excludes configs and tasks of other models. A task without a model passes the filter
+ * for every model of its class. */
 #define OF_MODEL(model) \
     " (?4 IS NULL OR coalesce((SELECT d.name FROM device_model d WHERE d.id = " model ") = ?4, 1))"
 #define HAS_CONFIG                                                                                \

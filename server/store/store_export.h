@@ -1,4 +1,4 @@
-/* The configs that an export contains: the latest of every (class, model, shape) that passes the filter,
+/* Reads the configs for an export: the latest config of every (class, model, shape) that passes the filter,
  * ordered by gfx, cu_num, layer model, token count and model. The order does not depend on when the configs
  * were found. */
 #pragma once
@@ -23,7 +23,7 @@ struct mf_export_step {
     enum mf_stage stage;
     mf_ops covers;
     int32_t ksplit;
-    bool aiter; /* AITER dispatches the kernel by this name */
+    bool aiter; /* AITER can dispatch the kernel by this name */
 };
 
 /* Texts are valid until the callback returns. */
@@ -36,21 +36,21 @@ struct mf_export_config {
     int32_t block_m;
     double us, us1, us2, err1, err2;
     int64_t n;  /* number of samples that us is based on */
-    double mad; /* of those samples; 0 if unknown */
+    double mad; /* median absolute deviation of these samples; 0 if unknown */
     int n_steps;
     struct mf_export_step steps[MF_EXPORT_STEPS_MAX];
 };
 
 typedef int (*mf_export_fn)(const struct mf_export_config *c, void *data);
-/* Stops at the first negative return value of each and returns it. */
+/* Calls `each` for every config. If a call returns a negative value, stops and returns that value. */
 int mf_store_export(struct mf_store *s, const struct mf_export_filter *filter, mf_export_fn each, void *data);
 
-/* Shapes that have no exportable config and whose latest task failed or is undecided. */
+/* Called for shapes that have no exportable config and whose latest task failed or is undecided. */
 typedef int (*mf_export_left_out_fn)(const char *class, const char *row, const char *reason, void *data);
 int mf_store_export_failed(struct mf_store *s, const struct mf_export_filter *filter,
                            mf_export_left_out_fn each, void *data);
 
-/* Shapes that have no exportable config and whose tasks are neither done nor failed. */
+/* Lists the shapes that have no exportable config and whose tasks are neither done nor failed. */
 int mf_store_export_missing(struct mf_store *s, const struct mf_export_filter *filter,
                             mf_export_left_out_fn each, void *data);
 

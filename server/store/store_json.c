@@ -27,7 +27,7 @@ static cJSON *column_json(const struct mf_sql *q, int column, char type)
     }
 }
 
-/* Integers are printed exactly, also above 2^53. */
+/* Integers are printed exactly, even above 2^53. */
 static int add_column(cJSON *o, const struct mf_sql *q, int column, char type)
 {
     const char *name = sqlite3_column_name(q->stmt, column);
@@ -122,7 +122,7 @@ cJSON *mf_samples_json(const void *blob, size_t len)
         uint32_t bits = p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
         float value;
         memcpy(&value, &bits, sizeof(value));
-        /* 7 digits, the precision of float32: 411.2 instead of 411.20001220703125 */
+        /* 7 digits are the precision of float32, so that 411.2 is not printed as 411.20001220703125 */
         char text[32];
         (void)snprintf(text, sizeof(text), "%.7g", (double)value);
         cJSON_AddItemToArray(list, isfinite(value) ? cJSON_CreateRaw(text) : cJSON_CreateNull());

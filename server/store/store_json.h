@@ -6,10 +6,10 @@
 #include "server/store/store_private.h"
 
 /* Converts the current row. types has one letter per column: i integer, d number, t text, b bool, j JSON
- * text, . skipped. NULL becomes null. Returns NULL if out of memory. */
+ * text, and . for a column to skip. NULL becomes null. Returns NULL if out of memory. */
 cJSON *mf_row_json(const struct mf_sql *q, const char *types);
 
-/* Creates one item from the current row; may add members by further queries. */
+/* Creates one item from the current row. May run further queries to add members. */
 typedef int (*mf_row_maker)(struct mf_sql *q, void *data, cJSON **ret);
 /* Columns that hold the keys of the list cursor; -1 if the list has no such key. */
 struct mf_list_keys {
@@ -19,11 +19,11 @@ struct mf_list_keys {
  * rows. */
 int mf_list_read(struct mf_sql *q, const struct mf_page *page, const struct mf_list_keys *keys,
                  mf_row_maker maker, void *data, struct mf_list *ret);
-/* As mf_list_read, with each row as one item, ordered by its first column. */
+/* Same as mf_list_read, for a query whose rows are the items, ordered by their first column. */
 int mf_list_rows(struct mf_sql *q, const struct mf_page *page, const char *types, struct mf_list *ret);
 /* Adds every row of q as an item of a new array member `name` of the object. */
 int mf_rows_json(struct mf_sql *q, const char *types, cJSON *object, const char *name);
-/* Query for the race of task ?1 as JSON, and the pipeline that won within the chosen layout (NULL if
+/* Query for the race of task ?1 as JSON, and for the pipeline that won within the chosen layout (NULL if
  * unknown). Its rows are the input of mf_race_json. */
 #define MF_RACE_OF_TASK                                                                                      \
     "SELECT json_extract(r.extra, '$.race'), (SELECT coalesce(x.new, f.pipeline) FROM config f LEFT JOIN "   \
@@ -31,8 +31,8 @@ int mf_rows_json(struct mf_sql *q, const char *types, cJSON *object, const char 
     "AND "                                                                                                   \
     "r.pipeline IS NULL AND r.final = 1 AND json_extract(r.extra, '$.race') IS NOT NULL ORDER BY r.id DESC " \
     "LIMIT 1"
-/* Returns the race as JSON. If it had several groups (one per layout), the top-level members are those of the
- * winner's group. NULL if the text is not JSON. */
+/* Returns the race as JSON, or NULL if the text is not JSON. If the race had several groups (one per layout),
+ * the top-level members are those of the winner's group. */
 cJSON *mf_race_json(const struct mf_sql *q);
 /* Converts the samples of a result (little-endian float32). */
 cJSON *mf_samples_json(const void *blob, size_t len);

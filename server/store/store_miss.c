@@ -10,8 +10,8 @@
 
 MF_NAMES_DEFINE(mf_miss_state, MF_MISS_, MF_MISS_MAP)
 
-/* TASK: latest task of m's shape on its class. STATE: state of miss m. A task that is done without a config
- * only enumerated. */
+/* TASK: latest task of m's shape on its class. STATE: state of miss m. If a task is done and has no config,
+ * it only enumerated steps, so the miss is open. */
 #define SAME_SHAPE_AND_CLASS                                                           \
     " JOIN shape s ON s.id = x.shape AND s.row = m.row JOIN device_class c ON c.id = " \
     "x.class AND c.gfx = m.gfx AND c.cu_num = m.cu_num"

@@ -6,9 +6,9 @@
  *       while (r >= 0 && (r = mf_sql_next(q)) > 0)
  *           use(mf_sql_i64(q, 0), mf_sql_text(q, 1));
  *
- * The SQL must be a string literal: the cache is keyed by its address. SQL composed at run time goes through
- * mf_sql_dynamic(), which does not cache. A statement cannot be used twice at the same time: mf_sql() returns
- * -EBUSY until mf_sql_done(). */
+ * The SQL must be a string literal, because the cache is keyed by its address. For SQL composed at run time
+ * use mf_sql_dynamic(), which does not cache. A statement cannot be used twice at the same time. For a
+ * statement in use, mf_sql() returns -EBUSY until mf_sql_done() is called. */
 #pragma once
 
 #include <sqlite3.h>
@@ -37,14 +37,15 @@ int mf_store_apply_schema(struct mf_store *s, const struct mf_schema *schema);
  *   b const void * and size_t (blob)   I int64_t (0: NULL) */
 int mf_sql(struct mf_store *s, const char *literal, struct mf_sql **ret, const char *types, ...);
 int mf_sqlv(struct mf_store *s, const char *literal, struct mf_sql **ret, const char *types, va_list args);
-/* As mf_sql for SQL that is not a literal. Compiled at each call; bind parameters with mf_sql_bind. */
+/* Same as mf_sql, for SQL that is not a literal. Compiles the text at each call; bind parameters with
+ * mf_sql_bind. */
 int mf_sql_dynamic(struct mf_store *s, const char *text, struct mf_sql **ret);
 int mf_sql_bind(struct mf_sql *q, int index, const char *types,
                 ...); /* binds parameters from `index` on; the first is 1 */
 
 /* Returns 1 if there is a row, 0 at the end. */
 int mf_sql_next(struct mf_sql *q);
-/* mf_sql() and mf_sql_next(). Returns 1 if there is a row, 0 if not. */
+/* Calls mf_sql() and mf_sql_next(). Returns 1 if there is a row, 0 if not. */
 int mf_sql_first(struct mf_store *s, const char *literal, struct mf_sql **ret, const char *types, ...);
 /* Resets the statement and releases it; finalises it if not cached. Accepts NULL. */
 void mf_sql_done(struct mf_sql *q);
@@ -55,14 +56,14 @@ static inline void mf_sql_donep(struct mf_sql **q)
 
 /* Runs a statement that returns no rows. Returns the number of rows changed. */
 int mf_sql_run(struct mf_store *s, const char *literal, const char *types, ...);
-/* As mf_sql_run, but returns 0 on success. */
+/* Same as mf_sql_run, but returns 0 on success. */
 int mf_sql_write(struct mf_store *s, const char *literal, const char *types, ...);
 /* Reads the first column of the first row. Returns 1; 0 if there is no row (*ret unchanged). */
 int mf_sql_get_i64(struct mf_store *s, const char *literal, int64_t *ret, const char *types, ...);
 /* Returns 0 if the query, whose only parameter is an id, has a row; otherwise -ENOENT. */
 int mf_sql_exists(struct mf_store *s, const char *literal, int64_t id);
 struct mf_ids;
-/* Adds the first column of every row (defined in store_batch.c). */
+/* Adds the first column of every row to ret (defined in store_batch.c). */
 int mf_sql_ids(struct mf_store *s, const char *literal, struct mf_ids *ret, const char *types, ...);
 
 /* Columns of the current row. */

@@ -2,6 +2,7 @@
 #include "server/store/store_private.h"
 
 #include "common/base/text.h"
+#include "common/moe/family_name.h"
 
 #include <errno.h>
 #include <math.h>
@@ -93,20 +94,22 @@ int mf_store_step_find(struct mf_store *s, int64_t task, const char *family, con
 {
     return mf_sql_get_i64(s,
                           "SELECT t.id FROM task g JOIN enumeration e ON e.id = g.enumeration"
-                          " JOIN kernel k ON k.family = ?2 AND k.revision = e.revision AND k.name = ?3"
+                          " JOIN kernel k ON k.family IN (?2, ?4) AND k.revision = e.revision AND k.name = ?3"
                           " JOIN step t ON t.enumeration = e.id AND t.kernel = k.id WHERE g.id = ?1",
-                          ret, "itt", task, family, name);
+                          ret, "ittt", task, mf_family_current_name(family), name,
+                          mf_family_old_name(family));
 }
 
 int mf_store_step_rejection(struct mf_store *s, int64_t task, const char *family, const char *name,
                             char ret[MF_REASON_MAX])
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql_first(s,
-                         "SELECT j.reason FROM task g JOIN rejection j ON j.enumeration = g.enumeration"
-                         " AND (j.batch IS NULL OR j.batch = g.batch)"
-                         " WHERE g.id = ?1 AND j.family = ?2 AND ?3 GLOB j.kernel ORDER BY j.id LIMIT 1",
-                         &q, "itt", task, family, name);
+    int r =
+        mf_sql_first(s,
+                     "SELECT j.reason FROM task g JOIN rejection j ON j.enumeration = g.enumeration"
+                     " AND (j.batch IS NULL OR j.batch = g.batch)"
+                     " WHERE g.id = ?1 AND j.family IN (?2, ?4) AND ?3 GLOB j.kernel ORDER BY j.id LIMIT 1",
+                     &q, "ittt", task, mf_family_current_name(family), name, mf_family_old_name(family));
     if (r > 0)
         mf_format(ret, MF_REASON_MAX, "%s", mf_sql_text(q, 0));
     return r;

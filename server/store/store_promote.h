@@ -18,44 +18,49 @@ MF_NAMES_DECLARE(mf_decision, MF_DECISION_, MF_DECISION_MAP);
 
 /* ---- known rows ---- */
 
-/* Adds a row of the batch's baseline. Of rows with the same key the first is used, as in production. */
+/* Adds a row of the batch's baseline. If several rows have the same key, the first row is used, as in
+ * production. */
 int mf_store_baseline_row_add(struct mf_store *s, int64_t batch, int64_t shape, int64_t class,
                               const char *pipeline, double us, int64_t line);
 
 struct mf_known {
-    char *pipeline;  /* "family:step|family:step", heap; "": the row names none */
-    double us;       /* as deployed */
+    char *pipeline;  /* "family:step|family:step", heap; "": the row names no pipeline */
+    double us;       /* time in the deployed row */
     char source[64]; /* "line 7 of the baseline" or "batch 3" */
 };
-/* The batch's baseline row of the key. Returns 1, or 0 if there is none. */
+/* Finds the batch's baseline row of the key. Returns 1, or 0 if there is no such row. */
 int mf_store_known_from_baseline(struct mf_store *s, int64_t batch, int64_t shape, int64_t class,
                                  struct mf_known *ret);
-/* The latest decided config of the key from an earlier batch. Returns 1, or 0 if there is none. */
+/* Finds the latest decided config of the key from an earlier batch. Returns 1, or 0 if there is no such
+ * config. */
 int mf_store_known_from_config(struct mf_store *s, int64_t batch, int64_t shape, int64_t class, int64_t model,
                                struct mf_known *ret);
 
-/* Ends the batch's waiting tasks whose baseline row names no pipeline: state done, promotion undecided with
- * that reason. Adds their ids to ret. Does nothing for a batch that only enumerates. */
+/* Ends the batch's waiting tasks whose baseline row names no pipeline: the state becomes done, and the
+ * promotion undecided with the given reason. Adds the ids of these tasks to ret. Does nothing for a batch
+ * that only enumerates. */
 int mf_store_skip_unnamed(struct mf_store *s, int64_t batch, const char *reason, int64_t now_ms,
                           struct mf_ids *ret);
-/* Batches that may have such tasks on the class. */
+/* Lists the batches in which mf_store_skip_unnamed may end tasks of the class. */
 int mf_store_batches_unnamed(struct mf_store *s, int64_t class, struct mf_ids *ret);
 
 /* ---- the known row as a pipeline of a task ---- */
 
-/* Id of a step in the task's enumeration. Returns 1, or 0 if the enumeration does not have it. */
+/* Finds the id of a step in the task's enumeration. The known row or the enumeration may have another name of
+ * the family, of another version. Returns 1, or 0 if the enumeration does not contain the step. */
 int mf_store_step_find(struct mf_store *s, int64_t task, const char *family, const char *name, int64_t *ret);
-/* Reason of the task's first rejection that matches the step. Returns 1, or 0 if there is none. */
+/* Finds the reason of the task's first rejection that matches the step. Returns 1, or 0 if no rejection
+ * matches. */
 int mf_store_step_rejection(struct mf_store *s, int64_t task, const char *family, const char *name,
                             char ret[MF_REASON_MAX]);
-/* The task's pipeline with the same steps in any order. steps: JSON array of ids. Returns 1, or 0 if there is
- * none. */
+/* Finds the task's pipeline that has the same steps, in any order. steps: JSON array of ids. Returns 1, or 0
+ * if there is no such pipeline. */
 int mf_store_pipeline_find(struct mf_store *s, int64_t task, const char *steps, int64_t *ret);
 
 /* ---- comparisons and decisions ---- */
 
 struct mf_promotion {
-    int64_t task, old, new; /* pipelines; 0: none (new: only if nothing was measured) */
+    int64_t task, old, new; /* old, new: pipelines, 0: none. new is 0 only if nothing was measured */
     const char *known, *source;
     double known_us, new_us; /* NAN: none */
     double least;
@@ -65,20 +70,20 @@ struct mf_promotion {
 int mf_store_promotion_add(struct mf_store *s, const struct mf_promotion *p, int64_t now_ms);
 /* Reads all members except the texts, which are NULL. Returns 1, or 0 if the task has no promotion. */
 int mf_store_promotion_get(struct mf_store *s, int64_t task, struct mf_promotion *ret);
-/* mad, n: spread and number of the samples behind the new time of a kept row; otherwise NAN and 0. */
+/* mad, n: for a kept row, spread and number of the samples of its new time; otherwise NAN and 0. */
 int mf_store_promotion_decide(struct mf_store *s, int64_t task, enum mf_decision decision, const char *reason,
                               double mad, int64_t n, int64_t now_ms);
 
-/* Result of one pipeline in one run of a race or comparison. */
+/* Result of one pipeline in one attempt of a race or comparison. */
 struct mf_race_result {
     enum mf_status status;
     char reason[MF_REASON_MAX];
     double us, mad;
-    double *samples; /* one per round, heap */
+    double *samples; /* one sample per round, heap */
     size_t n;
 };
 void mf_race_result_release(struct mf_race_result *r);
-/* -ENOENT: the pipeline has no result in that attempt. */
+/* Reads a result. -ENOENT: the pipeline has no result in that attempt. */
 int mf_store_race_result_get(struct mf_store *s, int64_t unit, int64_t attempt, int64_t pipeline,
                              struct mf_race_result *ret);
 
@@ -90,9 +95,9 @@ struct mf_comparison {
     double old_us, new_us;
     enum mf_status old_status, new_status;
     const char *old_reason, *new_reason;
-    const char *worker_name; /* set only when read */
+    const char *worker_name; /* set only in comparisons that are read from the database */
 };
 int mf_store_comparison_add(struct mf_store *s, const struct mf_comparison *c, int64_t now_ms);
-/* Ordered by unit. Texts are valid during the call. */
+/* Called for each comparison, ordered by unit. The texts are valid during the callback. */
 typedef int (*mf_comparison_fn)(void *context, const struct mf_comparison *c);
 int mf_store_comparisons_each(struct mf_store *s, int64_t task, mf_comparison_fn fn, void *context);

@@ -14,11 +14,12 @@ struct mf_measured_row {
 };
 typedef int (*mf_measured_fn)(void *context, const struct mf_measured_row *row);
 int mf_store_measured_each(struct mf_store *s, int64_t task, mf_measured_fn fn, void *context);
-/* Reads one such row and parses its step; ret->body is NULL. -ENOENT: the step has no deciding result. */
+/* Reads the deciding result of one step and parses the step; ret->body is NULL. -ENOENT: the step has no
+ * deciding result. */
 int mf_store_measured_get(struct mf_store *s, int64_t task, int64_t step, struct mf_measured_row *ret,
                           struct mf_step *ret_step);
 
-/* Value of `place` for a known row that the ranking did not contain. */
+/* Value of `place` for a known row that was not among the ranked pipelines. */
 #define MF_KNOWN_PLACE 0
 struct mf_pipeline_row {
     int64_t id, task;
@@ -31,7 +32,7 @@ struct mf_pipeline_row {
     bool finalist;
 };
 int mf_store_pipeline_add(struct mf_store *s, const struct mf_pipeline_row *row, int64_t *ret);
-/* Free with mf_pipeline_release. -ENOENT: no such pipeline. */
+/* A pipeline, as read from the database. Free it with mf_pipeline_release. -ENOENT: no such pipeline. */
 struct mf_pipeline {
     int64_t id;
     int place, block_m;
@@ -52,7 +53,7 @@ int mf_store_layout_set(struct mf_store *s, const struct mf_layout_row *row);
 int mf_store_layout_body(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
                          char **ret);
 
-/* Winner of a task's race within one layout. Texts that are read are valid during the call. */
+/* Winner of a task's race within one layout. The texts of a row that was read are valid in the callback. */
 struct mf_layout_race_row {
     int64_t task, pipeline;
     const char *layout, *ties, *provenance;
@@ -70,17 +71,19 @@ struct mf_config_row {
 int mf_store_config_add(struct mf_store *s, const struct mf_config_row *row, int64_t now_ms);
 /* Replaces the pipeline, times, ties and provenance of the task's config. */
 int mf_store_config_replace(struct mf_store *s, const struct mf_config_row *row);
-/* -ENOENT: the task has no config. */
+/* Reads pipeline and time of a task's config. -ENOENT: the task has no config. */
 int mf_store_config_get(struct mf_store *s, int64_t task, int64_t *ret_pipeline, double *ret_us);
 /* Appends the result of one routing profile (JSON object) to the regret of the task's config. */
 int mf_store_config_regret(struct mf_store *s, int64_t task, const char *json);
 
-/* Pipelines of a layout (NULL: all layouts) with status ok in the task's race, dropped ones included. */
+/* Called for each pipeline of a layout (NULL: all layouts) with status ok in the task's race, including
+ * pipelines that the race dropped early. */
 typedef int (*mf_survivor_fn)(void *context, int64_t pipeline, double us, int block_m);
 int mf_store_survivors_each(struct mf_store *s, int64_t task, const char *layout, mf_survivor_fn fn,
                             void *context);
 
-/* ln(measured time / sum of step times) of each raced pipeline of a batch, ordered by class and structure. */
+/* Called for each raced pipeline of a batch, ordered by class and structure. log_ratio: ln(measured time /
+ * sum of step times). */
 typedef int (*mf_forecast_ratio_fn)(void *context, int64_t class, const char *structure, double log_ratio);
 int mf_store_forecast_ratios_each(struct mf_store *s, int64_t batch, mf_forecast_ratio_fn fn, void *context);
 int mf_store_ratio_add(struct mf_store *s, int64_t class, const char *structure, int64_t batch, int64_t n,

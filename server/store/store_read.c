@@ -45,8 +45,9 @@ int mf_read_batch_exists(struct mf_store *s, int64_t id)
     return mf_sql_exists(s, "SELECT id FROM batch WHERE id = ?", id);
 }
 
-/* Adds `waiting`: the number of tasks by reason. A task waits if it has not begun, or if all its workers have
- * left: a batch keeps the kernel revision with which it began on a class. */
+/* Adds `waiting`: the number of tasks by reason. A task waits if it has not begun. It also waits if it has
+ * begun and all workers with the batch's kernel revision have left, because a batch keeps the kernel revision
+ * with which it began on a class. */
 static int add_waiting(struct mf_store *s, int64_t id, cJSON *batch)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
@@ -92,12 +93,12 @@ static int add_layouts(struct mf_store *s, int64_t id, cJSON *batch)
     return r < 0 ? r : mf_rows_json(q, LAYOUT_TYPES, batch, "layouts");
 }
 
-/* The rate is that of the batch's last ETA_RESULTS results among the farm's last ETA_WINDOW results. */
+/* The rate is computed from the batch's last ETA_RESULTS results among the farm's last ETA_WINDOW results. */
 #define ETA_WINDOW  "20000"
 #define ETA_RESULTS "500"
 
-/* Estimates the remaining seconds from the batch's recent rate. NAN if unknown: fewer than five recent
- * results, or tasks that no worker has enumerated. */
+/* Estimates the remaining seconds from the batch's recent rate. Returns NAN in *ret if there are fewer than
+ * five recent results, or if no worker has enumerated some of the tasks. */
 static int read_eta(struct mf_store *s, int64_t id, double *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL, *left = NULL;
@@ -235,7 +236,7 @@ static int add_config(struct mf_store *s, int64_t task, cJSON *o)
     return 0;
 }
 
-/* Adds `layout`, the layout choice of the task's layer model; null if there is none yet. */
+/* Adds `layout`, the layout choice of the task's layer model, or null if no layout has been chosen yet. */
 static int add_layout(struct mf_store *s, int64_t task, cJSON *o)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
@@ -250,7 +251,7 @@ static int add_layout(struct mf_store *s, int64_t task, cJSON *o)
     return layout && cJSON_AddItemToObject(o, "layout", layout) ? 0 : -ENOMEM;
 }
 
-/* Adds `promotion`; null if the batch replaces every row. */
+/* Adds `promotion`, or null if the batch replaces every row. */
 static int add_promotion(struct mf_store *s, int64_t task, cJSON *o)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL, *devices = NULL;
@@ -401,7 +402,7 @@ int mf_read_events(struct mf_store *s, int64_t batch, int64_t *cursor, struct mf
             return r;
         *cursor = mf_sql_i64(q, 0);
     }
-    /* No event of the batch is left: skip the farm's other events */
+    /* No event of the batch is left, so skip the farm's other events */
     if (r == 0 && last > *cursor)
         *cursor = last;
     return r;

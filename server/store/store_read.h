@@ -1,5 +1,5 @@
-/* Database queries of the REST API. Each function returns JSON and runs in the caller's snapshot; none
- * writes.
+/* Database queries of the REST API. Each function returns JSON and runs in the caller's snapshot. No function
+ * writes to the database.
  *
  * Lists end with a cursor if there are more rows (server/api/cursor.h). */
 #pragma once
@@ -14,14 +14,14 @@
 /* All functions below return -ENOENT for an id that does not exist. */
 int mf_read_batches(struct mf_store *s, const struct mf_page *page, struct mf_list *ret);
 int mf_read_batch(struct mf_store *s, int64_t id, cJSON **ret);
-/* Results per time bucket, from submission to the end of the batch or to now. */
+/* Counts results per time bucket, from the submission of the batch to its end, or to now while it is open. */
 int mf_read_timeline(struct mf_store *s, int64_t batch, cJSON **ret);
 int mf_read_batch_exists(struct mf_store *s, int64_t id);
-/* state may be NULL. */
+/* Lists the tasks of a batch. state may be NULL. */
 int mf_read_tasks(struct mf_store *s, int64_t batch, const char *state, const struct mf_page *page,
                   struct mf_list *ret);
-/* layer_model and class ("gfx942/304") may be NULL. Each shape has its latest tasks, at most 256 over all
- * classes. */
+/* Lists shapes. layer_model and class ("gfx942/304") may be NULL. Each shape contains its latest tasks, at
+ * most 256 over all classes. */
 int mf_read_shapes(struct mf_store *s, const char *layer_model, const char *class, const struct mf_page *page,
                    struct mf_list *ret);
 int mf_read_task(struct mf_store *s, int64_t id, cJSON **ret);
@@ -36,10 +36,10 @@ struct mf_step_filter {
 int mf_read_steps(struct mf_store *s, int64_t task, const struct mf_step_filter *filter,
                   const struct mf_page *page, struct mf_list *ret);
 int mf_read_step(struct mf_store *s, int64_t id, cJSON **ret);
-/* kernel: glob pattern, may be NULL. */
+/* Lists the rejections of a task. kernel: glob pattern, may be NULL. */
 int mf_read_rejections(struct mf_store *s, int64_t task, const char *kernel, const struct mf_page *page,
                        struct mf_list *ret);
-/* task 0: results of all tasks. */
+/* Lists the results of a step. task 0: results of all tasks. */
 int mf_read_step_results(struct mf_store *s, int64_t step, int64_t task, const struct mf_page *page,
                          struct mf_list *ret);
 int mf_read_pipeline_results(struct mf_store *s, int64_t pipeline, const struct mf_page *page,

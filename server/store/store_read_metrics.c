@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* Number of workers that have their own time series; moefarm_workers counts all workers. */
+/* Maximum number of workers that have their own time series; moefarm_workers counts all workers. */
 #define WORKERS_MAX  "2000"
 #define CHANNELS_MAX "200"
 

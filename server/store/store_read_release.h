@@ -5,11 +5,11 @@
 #include "server/store/store_read.h"
 #include "server/store/store_release.h"
 
-/* Newest first; name and sha256 may be NULL. */
+/* Lists releases, newest first. name and sha256 may be NULL. */
 int mf_read_releases(struct mf_store *s, const char *name, const char *sha256, const struct mf_page *page,
                      struct mf_list *ret);
 int mf_read_release(struct mf_store *s, int64_t id, cJSON **ret);
-/* Rows with their origin, in table order. */
+/* Lists the rows of a release with their origin, in table order. */
 int mf_read_release_rows(struct mf_store *s, int64_t id, const struct mf_page *page, struct mf_list *ret);
 /* Compares a release by key with an older one. against 0: the previous release. */
 int mf_read_release_diff(struct mf_store *s, int64_t id, int64_t against, cJSON **ret);
@@ -21,7 +21,7 @@ int mf_read_release_file(struct mf_store *s, int64_t id, enum mf_release_file wh
 
 int mf_read_channels(struct mf_store *s, const struct mf_page *page, struct mf_list *ret);
 int mf_read_channel(struct mf_store *s, const char *name, cJSON **ret);
-/* Moves of a channel, latest first. */
+/* Lists the moves of a channel, latest first. */
 int mf_read_channel_moves(struct mf_store *s, const char *name, const struct mf_page *page,
                           struct mf_list *ret);
 /* Id, name and hash of the channel's current release. -ENODATA: no release approved yet. */

@@ -3,6 +3,7 @@
 #include "server/store/store_read.h"
 
 #include "common/base/json.h"
+#include "common/moe/family_name.h"
 
 #include <errno.h>
 #include <math.h>
@@ -53,8 +54,8 @@ static int make_pipeline(struct mf_sql *q, void *store, cJSON **ret)
     return 0;
 }
 
-/* Order: the winner, then pipelines with a race time by that time, then the others by forecast. The winner's
- * us is the median of its rerun. */
+/* Order: the winner, then pipelines with a race time (by that time), then all other pipelines (by forecast).
+ * The winner's us is the median of its rerun. */
 #define PIPELINES                                                                                            \
     "SELECT CASE WHEN f.pipeline = p.id THEN 0 WHEN r.us IS NOT NULL THEN 1 ELSE 2 END AS grp, p.id AS id, " \
     "p.place AS place,"                                                                                      \
@@ -159,6 +160,7 @@ int mf_read_steps(struct mf_store *s, int64_t task, const struct mf_step_filter 
                   const struct mf_page *page, struct mf_list *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    const char *family = filter->family ? mf_family_current_name(filter->family) : NULL;
     int r = task_exists(s, task);
     if (r < 0)
         return r;
@@ -172,11 +174,11 @@ int mf_read_steps(struct mf_store *s, int64_t task, const struct mf_step_filter 
         " r.verified AS verified, coalesce(r.reason, '') AS reason,"
         " json_extract(r.extra, '$.registers') AS registers, json_extract(r.extra, '$.spills') AS spills,"
         " json_extract(r.extra, '$.lds') AS lds, json_extract(r.extra, '$.occupancy') AS occupancy" STEPS_FROM
-        " AND s.id > ?2 AND (?3 IS NULL OR k.family = ?3) AND (?4 IS NULL OR coalesce(r.status, 'pending') = "
-        "?4)"
+        " AND s.id > ?2 AND (?3 IS NULL OR k.family IN (?3, ?7))"
+        " AND (?4 IS NULL OR coalesce(r.status, 'pending') = ?4)"
         " AND (?5 IS NULL OR s.covers = ?5) ORDER BY s.id LIMIT ?6",
-        &q, "iittti", task, page->id, filter->family, filter->status, filter->covers,
-        (int64_t)page->limit + 1);
+        &q, "iitttit", task, page->id, family, filter->status, filter->covers, (int64_t)page->limit + 1,
+        family ? mf_family_old_name(family) : NULL);
     return r < 0 ? r : mf_list_rows(q, page, "ittttitiddiddditiiii", ret);
 }
 
@@ -256,8 +258,9 @@ static int make_result(struct mf_sql *q, void *data, cJSON **ret)
     return 0;
 }
 
-/* Both indices on result start with the task: result_final holds the deciding results, result_other all
- * others. So the query goes through the tasks that share the step's enumeration, with one half per index. */
+/* A query with two halves, one for each index on result: result_final holds the deciding results,
+ * result_other all other results. Both indices start with the task, so each half goes through the tasks that
+ * share the step's enumeration. */
 #define STEP_RESULTS(final)                                                                                  \
     RESULT_COLUMNS " WHERE r.task IN (SELECT g.id FROM step t JOIN task g ON g.enumeration = t.enumeration " \
                    "WHERE t.id = ?1"                                                                         \

@@ -25,8 +25,8 @@ static void set_buckets(struct timeline *t, int64_t from_ms, int64_t to_ms)
     t->n = (int)(span / t->bucket_ms) + 1;
 }
 
-/* A result has the time of its worker's clock, which may be wrong: results outside the range are counted in
- * the first or last bucket. */
+/* Counts the results per bucket. A result has the time of its worker's clock, which may be wrong. So results
+ * outside the range are counted in the first or last bucket. */
 static int count_results(struct mf_store *s, int64_t batch, struct timeline *t)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;

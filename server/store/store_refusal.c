@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Messages, to follow the path, for errors whose errno text does not help. */
+/* Messages for errors whose errno text does not help. The path comes before the message. */
 static const struct {
     int r;
     const char *text;
@@ -46,8 +46,9 @@ static bool read_version(const char *path, int *ret)
     return read;
 }
 
-/* SQLite creates files next to a database even to read it, but does not report that it failed to. Returns 0
- * if the folder is writable or does not exist; otherwise a negative errno. */
+/* SQLite creates files next to a database, even if it only reads the database, but does not report that it
+ * could not create them. Returns 0 if the folder is writable or does not exist; otherwise a negative errno.
+ */
 static int check_folder(const char *path)
 {
     char folder[PATH_MAX];

@@ -149,8 +149,8 @@ static int approve(struct mf_store *s, const struct mf_channel_move *m, struct c
     return r < 0 ? r : MF_MOVED;
 }
 
-/* Skips approvals of the release that is current: rolling back to them would change nothing. Only old
- * databases contain such approvals. */
+/* Skips approvals of the release that is current, because a rollback to such an approval would change
+ * nothing. Only old databases contain such approvals. */
 static int skip_current(struct mf_store *s, struct channel_state *state)
 {
     int r = 0;
@@ -167,7 +167,8 @@ static int skip_current(struct mf_store *s, struct channel_state *state)
     return r < 0 ? r : 0;
 }
 
-/* The staged release stays staged unless the rollback makes it current. */
+/* Rolls back to the approval below the current one. The staged release stays staged unless the rollback makes
+ * it current. */
 static int rollback(struct mf_store *s, const struct mf_channel_move *m, struct channel_state *state)
 {
     struct mf_channel *c = &state->channel;

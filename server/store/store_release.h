@@ -8,8 +8,8 @@
 
 #define MF_RELEASE_NAME_MAX 64
 #define MF_CHANNEL_NAME_MAX 64
-#define MF_CHANNEL_TEXT_MAX 400 /* for a reason */
-#define MF_CHANNELS_MAX     200 /* limit for channels that `stage` creates */
+#define MF_CHANNEL_TEXT_MAX 400 /* maximum length of a reason */
+#define MF_CHANNELS_MAX     200 /* maximum number of channels; `stage` creates no further ones */
 
 /* Origin of one row of the table. */
 struct mf_release_row {
@@ -42,13 +42,13 @@ MF_NAMES_DECLARE(mf_move, MF_MOVE_, MF_MOVE_MAP);
 /* Outcome of a move. All but MF_MOVED leave the channel unchanged. */
 enum mf_moved {
     MF_MOVED,
-    MF_MOVED_ALREADY,     /* a repeated request: this was the channel's last move */
+    MF_MOVED_ALREADY,     /* the request repeats the channel's last move */
     MF_MOVED_NO_RELEASE,  /* no release with that id */
     MF_MOVED_NO_CHANNEL,  /* only `stage` creates a channel */
     MF_MOVED_TOO_MANY,    /* stage: MF_CHANNELS_MAX channels exist */
     MF_MOVED_CURRENT,     /* stage, approve: the release is current already */
-    MF_MOVED_NOT_STAGED,  /* approve, unstage: another release or none is staged */
-    MF_MOVED_NOT_CURRENT, /* rollback: another release or none is current */
+    MF_MOVED_NOT_STAGED,  /* approve, unstage: the release is not the staged one */
+    MF_MOVED_NOT_CURRENT, /* rollback: the release is not the current one */
     MF_MOVED_NO_PREVIOUS, /* rollback: no earlier approval */
 };
 

@@ -71,9 +71,10 @@ int mf_store_least_start_tag(struct mf_store *s, int64_t class, int priority, in
 #define PINNED_HERE   "g.worker = ?2 AND NOT (" SECOND_DEVICE ")"
 #define NOT_PINNED    "(g.worker IS NULL OR " SECOND_DEVICE ")"
 
-/* Units that a slot may take. Parameters: 1 class, 2 worker, 3 is_only_worker, 4 revision, 5 model, 6 last
- * task, 7 epoch, 8 deadline. INDEXED BY is needed: the planner knows neither the number of ready units nor
- * that the scan of unit_ready or unit_free, which is in the requested order, stops at the first match. */
+/* Leases a unit that the slot may run. Parameters: 1 class, 2 worker, 3 is_only_worker, 4 revision, 5 model,
+ * 6 last task, 7 epoch, 8 deadline. INDEXED BY is needed, because the planner does not know the number of
+ * ready units. It also does not know that the scan of unit_ready or unit_free stops at the first match, as
+ * these indices are in the requested order. */
 #define LEASE(index, affinity)                                                                           \
     "UPDATE unit SET state = 'leased', attempt = attempt + 1, epoch = ?7, worker = ?2, deadline_ms = ?8" \
     " WHERE id = (SELECT u.id FROM unit u INDEXED BY " index " CROSS JOIN task g ON g.id = u.task"       \
@@ -183,7 +184,8 @@ int mf_store_has_enumerate_unit(struct mf_store *s, int64_t enumeration)
         &id, "i", enumeration);
 }
 
-/* Most kernels exist already from other shapes, and a SELECT costs a fifth of an INSERT with ON CONFLICT. */
+/* Tries SELECT first, because most kernels exist already from other shapes, and a SELECT costs a fifth of an
+ * INSERT with ON CONFLICT. */
 static int kernel_of(struct mf_store *s, const char *family, const char *revision, const char *name,
                      int64_t *ret)
 {
@@ -343,7 +345,7 @@ int mf_store_samples_drop(struct mf_store *s, int64_t before_ms, int64_t now_ms,
 {
     int64_t from = 0, to = 0;
     int r = mf_sql_get_i64(s, "SELECT samples_dropped_through FROM farm", &from, "");
-    /* Results are in commit order: process up to the first that is too new */
+    /* Results are stored in commit order, so process them up to the first result that is too new */
     if (r > 0)
         r = mf_sql_get_i64(
             s,

@@ -24,30 +24,32 @@ struct mf_unit_row {
     char *body;           /* heap after a read; the caller frees it */
     int64_t avoid_worker; /* 0: none */
     int64_t attempt, epoch, worker, deadline_ms;
-    int64_t start_tag; /* start-time fair queueing: among units of one priority the lowest goes first */
+    /* start-time fair queueing: the unit with the lowest tag is first among the units of one priority */
+    int64_t start_tag;
     bool leased;
 };
 int mf_store_unit_add(struct mf_store *s, const struct mf_unit_row *row, int64_t now_ms, int64_t *ret);
 
-/* Largest start tag among the batch's units on the class; 0 if none. */
+/* Finds the largest start tag among the batch's units on the class; 0 if there are none. */
 int mf_store_last_start_tag(struct mf_store *s, int64_t batch, int64_t class, int64_t *ret);
-/* Smallest start tag among the class's ready units of that priority. Returns 1, or 0 if there are none. */
+/* Finds the smallest start tag among the class's ready units of that priority. Returns 1, or 0 if there are
+ * none. */
 int mf_store_least_start_tag(struct mf_store *s, int64_t class, int priority, int64_t *ret);
 
-/* Which units a slot considers, most specific first. */
+/* Units that a slot considers, most specific first. */
 enum mf_affinity {
-    MF_AFFINITY_LAST_TASK, /* units of the task that it worked on last */
+    MF_AFFINITY_LAST_TASK, /* units of the task that the worker worked on last */
     MF_AFFINITY_IDLE_TASK, /* units of tasks that no worker works on */
     MF_AFFINITY_ANY,
     MF_AFFINITY_N_
 };
 /* Leases the best ready unit that the slot may take, in one statement. Returns 1 and *ret, or 0 if there is
- * none. Order: priority, start tag, age. A unit preferred by affinity never goes before one of higher
- * priority. is_only_worker: also take units that should avoid this worker. */
+ * no such unit. Order: priority, start tag, age. A unit preferred by affinity never goes before a unit of
+ * higher priority. is_only_worker: the slot may take units that should avoid its worker. */
 int mf_store_unit_lease(struct mf_store *s, const struct mf_slot *slot, enum mf_affinity affinity,
                         bool is_only_worker, int64_t epoch, int64_t deadline_ms, struct mf_unit_row *ret);
-/* Shapes (row texts) that are enumerated next on the class and then measured: at most `limit`, in order of
- * priority. Reads at most 4 * limit units. */
+/* Called for the shapes (row texts) that workers of the class will enumerate and then measure next: at most
+ * `limit`, in order of priority. Reads at most 4 * limit units. */
 typedef int (*mf_row_fn)(void *context, const char *row);
 int mf_store_next_shapes(struct mf_store *s, int64_t class, int64_t limit, mf_row_fn fn, void *context);
 int mf_store_unit_extend(struct mf_store *s, int64_t unit, int64_t deadline_ms);
@@ -57,10 +59,10 @@ int mf_store_unit_end(struct mf_store *s, int64_t unit, const char *state);
 /* -ENOENT: no such unit. */
 int mf_store_unit_get(struct mf_store *s, int64_t unit, struct mf_unit_row *ret);
 int mf_store_units_leased(struct mf_store *s, struct mf_ids *ret);
-/* Extends every lease to at least deadline_ms: after a restart of the coordinator, workers need time to send
- * HELLO. */
+/* Extends every lease to at least deadline_ms, because workers need time to send HELLO after a restart of the
+ * coordinator. */
 int mf_store_units_prolong(struct mf_store *s, int64_t deadline_ms);
-/* Number of ready and leased units of a task. */
+/* Counts the ready and leased units of a task. */
 int mf_store_open_units_count(struct mf_store *s, int64_t task, int64_t *ret);
 int mf_store_units_cancel(struct mf_store *s, int64_t task);
 /* Returns 1 if an enumerate unit of the enumeration is ready or leased, otherwise 0. */
@@ -75,25 +77,27 @@ struct mf_step_row {
     int32_t block_m;
     double flops, bytes;
 };
-/* Adds a step and, if new at this revision, its kernel. Returns 1; 0 if the enumeration has the step. */
+/* Adds a step, and its kernel if the kernel is new at this revision. Returns 1, or 0 if the enumeration
+ * already contains the step. */
 int mf_store_step_add(struct mf_store *s, int64_t enumeration, const char *revision,
                       const struct mf_step *step, const char *body);
-/* batch: the batch that skips the kernel; 0: the rejection holds for all batches of the enumeration. */
+/* Adds a rejection. batch: the batch that excludes the kernel; 0: the rejection holds for all batches of the
+ * enumeration. */
 int mf_store_rejection_add(struct mf_store *s, int64_t enumeration, int64_t batch, const char *family,
                            const char *kernel, const char *rule, const char *reason);
 int mf_store_enumeration_complete(struct mf_store *s, int64_t enumeration);
-/* Number of its steps, and of its rejections that hold for all batches. */
+/* Counts the steps of an enumeration, and its rejections that hold for all batches. */
 int mf_store_enumeration_counts(struct mf_store *s, int64_t enumeration, int64_t *ret_steps,
                                 int64_t *ret_rejections);
-/* Steps of an enumeration, ordered by family and name. quarantined: the reason if the kernel was in
- * quarantine on the class at before_ms; otherwise NULL. */
+/* Called for each step of an enumeration, ordered by family and name. quarantined: the reason if the kernel
+ * was in quarantine on the class at before_ms; otherwise NULL. */
 typedef int (*mf_step_fn)(void *context, const struct mf_step_row *row, const char *quarantined);
 int mf_store_steps_each(struct mf_store *s, int64_t enumeration, int64_t class, int64_t before_ms,
                         mf_step_fn fn, void *context);
 /* -ENOENT: no such step. *ret_body: JSON text that the caller frees; ret_body may be NULL. */
 int mf_store_step_get(struct mf_store *s, int64_t step, struct mf_step_row *ret, char **ret_body);
-/* Returns 1 if the unit must not measure the step: a result decides it for the task, or the step killed a
- * runner in an earlier attempt and has a unit of its own. Returns 0 otherwise. */
+/* Returns 1 if the unit must not measure the step, because a result decides the step for the task, or because
+ * the step killed a runner in an earlier attempt and is retried in another unit. Returns 0 otherwise. */
 int mf_store_step_decided(struct mf_store *s, int64_t task, int64_t unit, int64_t step, enum mf_status *ret,
                           double *ret_us);
 /* Return 1 if the step belongs to the task's enumeration, or the pipeline to the task; otherwise 0. */
@@ -116,16 +120,16 @@ struct mf_result_row {
 /* Returns 1 if added, 0 if the result was stored already. */
 int mf_store_result_add(struct mf_store *s, const struct mf_result_row *row);
 /* Deletes the samples of results with at_ms below before_ms, oldest first, at most `limit` results per call.
- * Medians, spreads and the samples of released tasks stay. Results dated after now_ms (wrong clock) count as
- * old. Returns the number of results processed, 0 if none is old enough. */
+ * Keeps medians, spreads and the samples of released tasks. Results dated after now_ms (wrong clock) count as
+ * old. Returns the number of results processed; 0 if no result is old enough. */
 int mf_store_samples_drop(struct mf_store *s, int64_t before_ms, int64_t now_ms, int64_t limit);
-/* Results of one attempt of a unit, to restore its lease after a restart of the coordinator. */
+/* Called for each result of one attempt of a unit, to restore its lease after a coordinator restart. */
 typedef int (*mf_result_fn)(void *context, const struct mf_result_row *row);
 int mf_store_results_of_unit(struct mf_store *s, int64_t unit, int64_t attempt, mf_result_fn fn,
                              void *context);
-/* Makes the unit's results non-deciding because its race runs again. They stay in the database. */
+/* Makes the unit's results non-deciding, because its race runs again. The results stay in the database. */
 int mf_store_results_clear_final(struct mf_store *s, int64_t unit);
-/* Best time of a task for each set of covered ops. */
+/* Called with the best time of a task for each set of covered ops. */
 typedef void (*mf_best_fn)(void *context, mf_ops covers, double us);
 int mf_store_best_times(struct mf_store *s, int64_t task, mf_best_fn fn, void *context);
 

@@ -12,11 +12,11 @@
 #define BUFFER_MAX (120 << 10) /* SQLite's default VFS writes at most 128 KiB - 1 byte per system call */
 
 struct wal_file {
-    sqlite3_file base; /* first member: SQLite sees only this */
-    uint8_t *buffer;   /* to be written at `offset` */
+    sqlite3_file base; /* first member, because SQLite accesses only this one */
+    uint8_t *buffer;   /* buffered bytes, to be written at `offset` */
     int len;
     sqlite3_int64 offset;
-    sqlite3_file *real; /* file of the default VFS, in the memory behind this struct */
+    sqlite3_file *real; /* file of the default VFS, in the memory after this struct */
 };
 
 static struct wal_file *to_wal(sqlite3_file *file)
@@ -155,13 +155,13 @@ static int open_file(sqlite3_vfs *vfs, const char *name, sqlite3_file *file, int
 
 int mf_store_wal_register(void)
 {
-    static sqlite3_vfs vfs; /* static: SQLite's list of VFSs points to it */
+    static sqlite3_vfs vfs; /* static, because SQLite's list of VFSs points to it */
     sqlite3_vfs *real = sqlite3_vfs_find(NULL);
     if (sqlite3_vfs_find(MF_STORE_WAL))
         return 0;
     if (!real)
         return -ENODEV;
-    /* All other methods are those of the default VFS, which find their data in the copy */
+    /* All other methods are those of the default VFS. They find their data in this copy */
     vfs = *real;
     vfs.zName = MF_STORE_WAL;
     vfs.pNext = NULL;

@@ -23,7 +23,7 @@ int mf_store_start_epoch(struct mf_store *s, int64_t now_ms, int64_t *ret_epoch)
                    "");
     if (r >= 0)
         r = mf_sql_run(s, "UPDATE task SET worker = NULL WHERE worker IS NOT NULL", "");
-    /* n_measured is saved only a few times per second: count the results again */
+    /* Count the results again, because n_measured is saved only a few times per second */
     if (r >= 0)
         r = mf_sql_run(s,
                        "UPDATE task SET n_measured = (SELECT count(*) FROM result r WHERE r.task = task.id"

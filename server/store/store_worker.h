@@ -5,8 +5,8 @@
 #include "server/farm/slot.h"
 #include "server/store/store.h"
 
-/* Starts a new epoch when the coordinator starts. Epochs increase even if the database is restored from a
- * backup or deleted, because they start at the wall clock time. Marks all live workers lost until they send
+/* Starts a new epoch when the coordinator starts. Epochs start at the wall clock time, so they increase even
+ * if the database was deleted or restored from a backup. Marks all live workers as lost until they send
  * HELLO. */
 int mf_store_start_epoch(struct mf_store *s, int64_t now_ms, int64_t *ret_epoch);
 
@@ -15,7 +15,7 @@ int mf_store_class(struct mf_store *s, const struct mf_device_class *class, int6
 int mf_store_class_get(struct mf_store *s, int64_t id, struct mf_device_class *ret);
 
 /* Returns the id of a model of the class and stores its description; creates the model if missing. Returns 1
- * if the name is stored as simulated and this device is real, or the reverse. */
+ * if the name is registered for a simulated device and this device is real, or the reverse. */
 int mf_store_model(struct mf_store *s, int64_t class, const char *name, bool simulated, const char *body,
                    int64_t *ret);
 /* Replaces the model's description. */
@@ -26,9 +26,10 @@ struct mf_worker_row {
     const char *name, *instance, *host, *version, *revision, *families, *sandbox;
     int64_t model, pid;
 };
-/* Number of workers in state idle or busy. Before mf_store_start_epoch: those of the last run. */
+/* Counts the workers in state idle or busy. Before mf_store_start_epoch, these are the workers of the last
+ * run. */
 int mf_store_workers_live(struct mf_store *s, int64_t *ret);
-/* Device model of the worker's row. Returns 1, or 0 if the name is new. */
+/* Finds the device model of the worker with this name. Returns 1, or 0 if the name is new. */
 int mf_store_worker_model(struct mf_store *s, const char *name, int64_t *ret_model);
 /* Adds or updates the worker's row at HELLO. Sets id, counters and busy times of the slot. */
 int mf_store_worker_hello(struct mf_store *s, const struct mf_worker_row *row, int64_t now_ms,

@@ -426,7 +426,7 @@ struct kept {
 
 static enum bench_kind kind_of(const struct mf_step *s)
 {
-    return strcmp(s->family, "lib") == 0         ? BENCH_LIB
+    return strcmp(s->family, "onednn") == 0      ? BENCH_LIB
            : s->covers & MF_OP_BIT(MF_OP_QUANT1) ? BENCH_A16
            : strstr(s->name, "_sk")              ? BENCH_SPLIT
                                                  : BENCH_OWN;

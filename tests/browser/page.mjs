@@ -147,7 +147,7 @@ async function onFixture(browser) {
   await drawn(browser, '.samples canvas');
   assert.match(await label(browser, '.samples'), /^20 samples from/);
   assert.match(await browser.run('return location.hash'), /^#\/step\/\d+\?task=5$/);
-  assert.match(await browser.text('h1'), /^tile:tile_s1_m\d+n\d+k\d+_t2_panel16_avx512bf16$/);
+  assert.match(await browser.text('h1'), /^two_stage:tile_s1_m\d+n\d+k\d+_t2_panel16_avx512bf16$/);
   assert.match(await browser.text('.sub'), /^gather\+gemm1\+act · 16 tokens on cpu-znver4\/2 · H 2048/);
   assert.match(await browser.text('main'), /canary 1\.00× its minimum/);
   await saveScreenshot(browser, 'step');

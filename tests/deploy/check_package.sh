@@ -58,7 +58,7 @@ for module in $(sed -n 's|.*/\(moefarm-hip-.*\.so\)$|\1|p' files); do
 done
 examples=/usr/share/doc/moefarm/examples
 head -n 3 $examples/qwen3_untuned_fmoe.csv >shapes.csv
-compiled=$(MOEFARM_CODE_CACHE=cache moefarm-worker --compile-only --arch amd:gfx90a --families lib \
+compiled=$(MOEFARM_CODE_CACHE=cache moefarm-worker --compile-only --arch amd:gfx90a --families onednn \
     --shapes shapes.csv 2>&1) || true
 [[ $compiled != *"starting moefarm-compile"* ]] ||
     fail "the installed worker does not find its compiler: $compiled"

@@ -12,6 +12,7 @@
 #include "kernels/core/layout_weight.h"
 #include "kernels/gpu/host/device_data.h"
 #include "support/mf_check.h"
+#include "support/mf_draw.h"
 
 #define CORES 1 /* eight blocks, so each block processes several groups of a tensor */
 #define SEED  UINT64_C(0x1234567890abcdef)
@@ -399,6 +400,8 @@ static void check_reference(struct mf_device *d, struct mf_device_data *m, const
 /* Weights in every layout of the shape, and the reference. */
 MF_TEST(weights_and_reference_match_host, .rows = MF_ARRAY_LEN(cases))
 {
+    if (!mf_draw(_i, 2))
+        return;
     const struct mf_shape s = shape_of(&cases[_i].format);
     struct mf_device *d = NULL;
     struct mf_device_data *m = NULL;
@@ -427,6 +430,8 @@ MF_TEST(weights_and_reference_match_host, .rows = MF_ARRAY_LEN(cases))
 /* Weights whose rows are long enough for panels of 128 rows by 128 bytes. */
 MF_TEST(panel128_weights_match_host, .rows = MF_ARRAY_LEN(cases))
 {
+    if (!mf_draw(_i, 2))
+        return;
     struct mf_shape s = shape_of(&cases[_i].format);
     struct mf_device *d = NULL;
     struct mf_device_data *m = NULL;
@@ -551,5 +556,6 @@ MF_TEST(cpu_device_refused)
 
 int main(void)
 {
+    mf_draw_start();
     return mf_check_main(&(struct mf_test_group){.timeout_s = 120});
 }

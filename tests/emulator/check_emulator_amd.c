@@ -4,22 +4,22 @@
 
 /* clang-format off */
 static const struct emulated flavours[] = {
-    {"gfx90a", {MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO, "tile"}, 2, 0},
-    {"gfx90a", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X128, "tile"}, 2, 1},
-    {"gfx942", {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_TOKEN, "tile"}, 2, 0},
-    {"gfx942", {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_1X128, "tile"}, 2, 1},
-    {"gfx90a", {MF_DTYPE_BF16, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X32, "mx"}, 5, 3},
-    {"gfx942", {MF_DTYPE_BF16, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X16, "mx"}, 5, 0},
-    {"gfx90a", {MF_DTYPE_BF16, MF_DTYPE_INT4, MF_QTYPE_PER_1X32, "wint4"}, 5, 2},
-    {"gfx942", {MF_DTYPE_BF16, MF_DTYPE_INT4, MF_QTYPE_PER_TOKEN, "wint4"}, 5, 3},
-    {"gfx942", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X32, "mx"}, 5, 2},
-    {"gfx90a", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X32, "mx"}, 5, 0},
-    {"gfx942", {MF_DTYPE_FP4X2, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X32, "mx"}, 5, 3},
-    {"gfx90a", {MF_DTYPE_FP4X2, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X16, "mx"}, 5, 2},
-    {"gfx942", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_INT4, MF_QTYPE_PER_1X32, "wint4"}, 5, 3},
-    {"gfx942", {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_INT4, MF_QTYPE_PER_TOKEN, "wint4"}, 5, 0},
-    {"gfx90a", {MF_DTYPE_INT8, MF_DTYPE_INT8, MF_QTYPE_PER_TOKEN, "tile"}, 2, 1},
-    {"gfx942", {MF_DTYPE_INT8, MF_DTYPE_INT8, MF_QTYPE_PER_TENSOR, "tile"}, 3, 2},
+    {"gfx90a", {MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO, "two_stage"}, 2, 0},
+    {"gfx90a", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X128, "two_stage"}, 2, 1},
+    {"gfx942", {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_TOKEN, "two_stage"}, 2, 0},
+    {"gfx942", {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_1X128, "two_stage"}, 2, 1},
+    {"gfx90a", {MF_DTYPE_BF16, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X32, "two_stage_mx"}, 5, 3},
+    {"gfx942", {MF_DTYPE_BF16, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X16, "two_stage_mx"}, 5, 0},
+    {"gfx90a", {MF_DTYPE_BF16, MF_DTYPE_INT4, MF_QTYPE_PER_1X32, "two_stage_int4"}, 5, 2},
+    {"gfx942", {MF_DTYPE_BF16, MF_DTYPE_INT4, MF_QTYPE_PER_TOKEN, "two_stage_int4"}, 5, 3},
+    {"gfx942", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X32, "two_stage_mx"}, 5, 2},
+    {"gfx90a", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X32, "two_stage_mx"}, 5, 0},
+    {"gfx942", {MF_DTYPE_FP4X2, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X32, "two_stage_mx"}, 5, 3},
+    {"gfx90a", {MF_DTYPE_FP4X2, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X16, "two_stage_mx"}, 5, 2},
+    {"gfx942", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_INT4, MF_QTYPE_PER_1X32, "two_stage_int4"}, 5, 3},
+    {"gfx942", {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_INT4, MF_QTYPE_PER_TOKEN, "two_stage_int4"}, 5, 0},
+    {"gfx90a", {MF_DTYPE_INT8, MF_DTYPE_INT8, MF_QTYPE_PER_TOKEN, "two_stage"}, 2, 1},
+    {"gfx942", {MF_DTYPE_INT8, MF_DTYPE_INT8, MF_QTYPE_PER_TENSOR, "two_stage"}, 3, 2},
 };
 /* clang-format on */
 

@@ -61,6 +61,8 @@ static const struct moved {
 
 MF_TEST(test_contract, .rows = MF_ARRAY_LEN(moved))
 {
+    if (!mf_draw(_i, 4))
+        return;
     const struct moved *m = &moved[_i];
     struct mf_shape s = contract_shape(&m->layer, &m->format);
     bool permutes = strcmp(m->format.family, "permute") == 0, sorts = m->format.q_type == MF_QTYPE_NO;

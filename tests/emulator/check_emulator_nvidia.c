@@ -3,22 +3,22 @@
 
 /* clang-format off */
 static const struct emulated flavours[] = {
-    {"sm_89", {MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO, "tile"}, 1, 0},
-    {"sm_89", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_TOKEN, "tile"}, 1, 0},
-    {"sm_89", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X128, "tile"}, 1, 0},
-    {"sm_89", {MF_DTYPE_BF16, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X32, "mx"}, 5, 3},
-    {"sm_89", {MF_DTYPE_BF16, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X16, "mx"}, 5, 2},
-    {"sm_89", {MF_DTYPE_BF16, MF_DTYPE_INT4, MF_QTYPE_PER_1X32, "wint4"}, 5, 2},
-    {"sm_89", {MF_DTYPE_BF16, MF_DTYPE_INT4, MF_QTYPE_PER_TOKEN, "wint4"}, 5, 0},
-    {"sm_89", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X32, "mx"}, 5, 0},
-    {"sm_89", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X32, "mx"}, 5, 3},
-    {"sm_89", {MF_DTYPE_FP4X2, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X32, "mx"}, 5, 2},
-    {"sm_89", {MF_DTYPE_FP4X2, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X16, "mx"}, 5, 3},
-    {"sm_89", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_INT4, MF_QTYPE_PER_1X32, "wint4"}, 5, 3},
-    {"sm_89", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_INT4, MF_QTYPE_PER_TOKEN, "wint4"}, 5, 0},
-    {"sm_89", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_TENSOR, "tile"}, 3, 0},
-    {"sm_89", {MF_DTYPE_INT8, MF_DTYPE_INT8, MF_QTYPE_PER_TOKEN, "tile"}, 2, 0},
-    {"sm_89", {MF_DTYPE_INT8, MF_DTYPE_INT8, MF_QTYPE_PER_1X128, "tile"}, 2, 1},
+    {"sm_89", {MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO, "two_stage"}, 1, 0},
+    {"sm_89", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_TOKEN, "two_stage"}, 1, 0},
+    {"sm_89", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X128, "two_stage"}, 1, 0},
+    {"sm_89", {MF_DTYPE_BF16, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X32, "two_stage_mx"}, 5, 3},
+    {"sm_89", {MF_DTYPE_BF16, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X16, "two_stage_mx"}, 5, 2},
+    {"sm_89", {MF_DTYPE_BF16, MF_DTYPE_INT4, MF_QTYPE_PER_1X32, "two_stage_int4"}, 5, 2},
+    {"sm_89", {MF_DTYPE_BF16, MF_DTYPE_INT4, MF_QTYPE_PER_TOKEN, "two_stage_int4"}, 5, 0},
+    {"sm_89", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X32, "two_stage_mx"}, 5, 0},
+    {"sm_89", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X32, "two_stage_mx"}, 5, 3},
+    {"sm_89", {MF_DTYPE_FP4X2, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X32, "two_stage_mx"}, 5, 2},
+    {"sm_89", {MF_DTYPE_FP4X2, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X16, "two_stage_mx"}, 5, 3},
+    {"sm_89", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_INT4, MF_QTYPE_PER_1X32, "two_stage_int4"}, 5, 3},
+    {"sm_89", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_INT4, MF_QTYPE_PER_TOKEN, "two_stage_int4"}, 5, 0},
+    {"sm_89", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_TENSOR, "two_stage"}, 3, 0},
+    {"sm_89", {MF_DTYPE_INT8, MF_DTYPE_INT8, MF_QTYPE_PER_TOKEN, "two_stage"}, 2, 0},
+    {"sm_89", {MF_DTYPE_INT8, MF_DTYPE_INT8, MF_QTYPE_PER_1X128, "two_stage"}, 2, 1},
 };
 /* clang-format on */
 
@@ -35,19 +35,19 @@ static const struct {
     const char *form;
     int step; /* index among the steps for row-major weights */
 } panel_cases[] = {
-    {{MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO, "tile"},
+    {{MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO, "two_stage"},
      {3, 256, 128, 4, 2, MF_ACT_SILU, false},
      "b1+ep:1/9",
      0},
-    {{MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO, "tile"},
+    {{MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO, "two_stage"},
      {2, 384, 256, 4, 3, MF_ACT_SILU, false},
      "b2",
      7}, /* four columns per warp */
-    {{MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X128, "tile"},
+    {{MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X128, "two_stage"},
      {2, 384, 128, 4, 2, MF_ACT_SILU, false},
      "",
      5}, /* two columns per warp */
-    {{MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_TOKEN, "tile"},
+    {{MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_TOKEN, "two_stage"},
      {1, 1152, 128, 4, 2, MF_ACT_GELU, true},
      "",
      0},
@@ -55,7 +55,7 @@ static const struct {
 
 MF_TEST(test_panel128, .rows = MF_ARRAY_LEN(panel_cases))
 {
-    const char *const one[] = {"one"};
+    const char *const one[] = {"one_stage"};
     struct mf_shape s = contract_shape(&panel_cases[_i].layer, &panel_cases[_i].format);
     struct contract_run run = {.families = one,
                                .n_families = 1,

@@ -16,6 +16,7 @@
 #include "measure/verify/verify.h"
 #include "support/kernels/test_memfd_store.h"
 #include "support/mf_check.h"
+#include "support/mf_draw.h"
 
 /* ---- helpers ---- */
 
@@ -256,8 +257,11 @@ static int take_step(struct mf_offer *o, const struct mf_step *s)
  */
 static const struct {
     const char *family, *prefix;
-} steps[] = {
-    {"move", "quant1_"}, {"tile", "s1_"}, {"tile", "s2_"}, {"move", "combine_z"}, {"move", "combine_zw"}};
+} steps[] = {{"move", "quant1_"},
+             {"two_stage", "s1_"},
+             {"two_stage", "s2_"},
+             {"move", "combine_z"},
+             {"move", "combine_zw"}};
 
 static struct mf_unit_result result_of(struct mf_session *session, const char *family, const char *prefix,
                                        enum mf_tensor gives)
@@ -287,6 +291,8 @@ static void probe(struct mf_session *session, const char *family, const char *pr
 
 MF_TEST(step_verified_against_device_reference, .rows = MF_ARRAY_LEN(steps))
 {
+    if (!mf_draw(_i, 2))
+        return;
     const struct mf_shape s = a_shape();
     struct mf_device *d = device();
     struct mf_session *session = session_of(d, &s, NULL);
@@ -433,7 +439,7 @@ MF_TEST(cached_reference_freed_for_step)
     struct mf_session *session = session_of(d, &s, NULL);
     const struct mf_device_ops *const own = d->ops, ops = failing_alloc_ops(d);
 
-    probe(session, "tile", "s2_");
+    probe(session, "two_stage", "s2_");
     d->ops = &ops;
     until_full = 0;
     probe(session, "move", "quant1_");
@@ -455,7 +461,7 @@ MF_TEST(z_verified_after_allocation_failure)
         struct mf_session *session = session_of(d, &s, NULL);
         d->ops = &ops;
         until_full = i++;
-        probe_one(session, "tile", "s2_", MF_TENSOR_Z);
+        probe_one(session, "two_stage", "s2_", MF_TENSOR_Z);
         d->ops = own;
         (void)mf_session_free(session);
     } while (until_full < 0);
@@ -474,7 +480,7 @@ MF_TEST(large_z_stays_on_host)
     ck_assert_ptr_nonnull(session->device_data);
     ck_assert_ptr_nonnull(session->ref.z);
     check_reference(session, &s);
-    probe_one(session, "tile", "s2_", MF_TENSOR_Z);
+    probe_one(session, "two_stage", "s2_", MF_TENSOR_Z);
     probe(session, "move", "combine_z");
     (void)mf_session_free(session);
     (void)mf_device_close(d);
@@ -540,7 +546,7 @@ MF_TEST(overwritten_inputs_restored, .rows = 2)
     d->ops = own;
     ck_assert_int_eq(session->device_data == NULL, _i);
 
-    probe(session, "tile", "s2_");
+    probe(session, "two_stage", "s2_");
     for (int i = 0; i < 2; i++) {
         if (i == 0)
             overwrite(session, &session->weights[session->n_weights - 1].launch_ref, (size_t)s.expert * 64);
@@ -548,11 +554,11 @@ MF_TEST(overwritten_inputs_restored, .rows = 2)
             if (session->inputs[k].buffer.tensor_spec.tensor == MF_TENSOR_H)
                 overwrite(session, &session->inputs[k].buffer.launch_ref, 64);
         }
-        struct mf_unit_result r = result_of(session, "tile", "s2_", MF_TENSOR_N_);
+        struct mf_unit_result r = result_of(session, "two_stage", "s2_", MF_TENSOR_N_);
         ck_assert_msg(r.status == MF_STATUS_OK, "%s", r.reason);
         ck_assert_msg(strstr(r.reason, "passed after the inputs were restored; "), "%s", r.reason);
     }
-    probe(session, "tile", "s2_");
+    probe(session, "two_stage", "s2_");
     (void)mf_session_free(session);
     (void)mf_device_close(d);
 }
@@ -577,17 +583,18 @@ MF_TEST(overwritten_inputs_restored_in_race, .rows = 7)
     const struct mf_shape s = a_shape();
     struct mf_device *d = device();
     struct mf_session *session = session_of(d, &s, NULL);
-    struct test_offer o = {{take_step, mf_offer_ignore_rejection}, "one", "one_", MF_TENSOR_N_, {0}, false};
+    struct test_offer o = {
+        {take_step, mf_offer_ignore_rejection}, "one_stage", "one_", MF_TENSOR_N_, {0}, false};
     struct test_sink sink = {.sink = {.begin = overwrite_and_begin, .result = take, .race = take_outcome}};
 
-    probe(session, "one", "one_");
+    probe(session, "one_stage", "one_");
     ck_assert_uint_eq(session->n_weights, 2);
     victim = session;
     overwritten_at = _i - 1;
     n_begun = 0;
     if (_i == 0)
         overwrite(session, &session->weights[1].launch_ref, (size_t)s.expert * 64);
-    ck_assert_int_ge(mf_enumerate(&d->info, &s, "one", &o.offer), 0);
+    ck_assert_int_ge(mf_enumerate(&d->info, &s, "one_stage", &o.offer), 0);
     const struct mf_race_entry entry = {.id = 1, .forecast_us = 100, .steps = &o.step.step, .n_steps = 1};
     ck_assert_int_eq(mf_session_race(session, &entry, 1, &plan, &sink.sink), 0);
     ck_assert_uint_eq(sink.n, 1);
@@ -619,5 +626,6 @@ MF_TEST(failing_on_fresh_inputs_is_wrong)
 
 int main(void)
 {
+    mf_draw_start();
     return mf_check_main(&(struct mf_test_group){.timeout_s = 120});
 }

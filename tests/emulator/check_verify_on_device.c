@@ -14,6 +14,7 @@
 #include "measure/verify/verify.h"
 #include "measure/verify/verify_on_device.h"
 #include "support/mf_check.h"
+#include "support/mf_draw.h"
 
 static const struct mf_unit_options options = {.err_ratio = 0.05, .seed = 7, .time_cap_ms = 60000};
 
@@ -250,6 +251,8 @@ static void assert_same_rows(const struct output *o, const char *what)
 
 MF_TEST(device_and_host_agree, .rows = MF_ARRAY_LEN(cases))
 {
+    if (!mf_draw(_i, 2))
+        return;
     struct output o;
     if (!output_init(&o, _i))
         return;
@@ -437,5 +440,6 @@ MF_TEST(large_reference_stays_on_host)
 
 int main(void)
 {
+    mf_draw_start();
     return mf_check_main(&(struct mf_test_group){.timeout_s = 120});
 }

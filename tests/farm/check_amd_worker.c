@@ -254,7 +254,7 @@ MF_TEST(runs_a_pipeline_in_the_sandbox)
                  has_landlock() ? "landlock" : "no landlock");
 }
 
-/* Number of code objects of a shape in family `one`. */
+/* Number of code objects of a shape in family one_stage. */
 static int count_codes_of(const struct mf_runner_pool *c, const char *row)
 {
     struct mf_device_info info;
@@ -265,7 +265,7 @@ static int count_codes_of(const struct mf_runner_pool *c, const char *row)
 
     ck_assert_int_eq(mf_device_info_parse(mf_runner_pool_described(c), &info, &field), 0);
     ck_assert_int_eq(mf_shape_parse(row, &shape), 0);
-    ck_assert_int_eq(mf_ahead_add_shape(&ahead, "one", &n_steps), 0);
+    ck_assert_int_eq(mf_ahead_add_shape(&ahead, "one_stage", &n_steps), 0);
     ck_assert_uint_ge(n_steps, 8);
     return (int)ahead.n;
 }
@@ -296,7 +296,7 @@ static cJSON *probe_of(struct mf_runner_pool *c, const char *row)
 /* All code of a unit exists before the unit begins, compiled by another runner than the one that runs it. */
 MF_TEST(compiles_ahead)
 {
-    static const char *const argv[] = {RUNNER, "--families", "one", "--no-sandbox", NULL};
+    static const char *const argv[] = {RUNNER, "--families", "one_stage", "--no-sandbox", NULL};
     const struct mf_runner_pool_options o = {.argv = argv, .keep_bytes = 64 << 20};
     struct mf_runner_pool *c = NULL;
     char cache[64];
@@ -330,7 +330,7 @@ MF_TEST(compiles_ahead)
 static void start_worker(void)
 {
     /* the runtime compiler is g++, which starts other programs */
-    const char *const args[] = {"--device",     "hip:amd:0",   "--families", "one",
+    const char *const args[] = {"--device",     "hip:amd:0",   "--families", "one_stage",
                                 "--no-sandbox", "--log-level", "debug",      NULL};
 
     hip_release_use(6);

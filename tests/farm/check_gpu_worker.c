@@ -228,7 +228,8 @@ MF_TEST(fills_and_reuses_a_cache, .group = &optional_tests)
     char from[128], to[128];
 
     use_cache("a");
-    struct ran r = RUN("--compile-only", "--arch", "nvidia:sm_90", "--shapes", shapes, "--families", "one");
+    struct ran r =
+        RUN("--compile-only", "--arch", "nvidia:sm_90", "--shapes", shapes, "--families", "one_stage");
     ck_assert_int_eq(r.code, compiles ? 0 : 1);
     if (!compiles) {
         assert_says(r, "no run-time compiler for nvidia");
@@ -241,7 +242,7 @@ MF_TEST(fills_and_reuses_a_cache, .group = &optional_tests)
     mf_format(to, sizeof(to), "%s/b", folder);
     ck_assert_int_eq(rename(from, to), 0);
     use_cache("b");
-    r = RUN("--compile-only", "--arch=nvidia:sm_90/132", "--shapes", shapes, "--families", "one");
+    r = RUN("--compile-only", "--arch=nvidia:sm_90/132", "--shapes", shapes, "--families", "one_stage");
     ck_assert_int_eq(r.code, 0);
     /* looking it up may take some time */
     const char *own = strstr(r.text, "device kernels: ");
@@ -278,7 +279,7 @@ MF_TEST(eviction_code_is_large, .rows = MF_ARRAY_LEN(evictions), .group = &optio
         return;
     use_cache("a");
     struct ran r =
-        RUN("--compile-only", "--arch", evictions[_i].arch, "--shapes", shapes, "--families", "one");
+        RUN("--compile-only", "--arch", evictions[_i].arch, "--shapes", shapes, "--families", "one_stage");
     ck_assert_msg(r.code == 0, "%s", r.text);
     mf_format(pattern, sizeof(pattern), "%s/a/%s", folder, evictions[_i].objects);
     ck_assert_int_eq(glob(pattern, 0, NULL, &found), 0);
@@ -299,7 +300,8 @@ MF_TEST(lists_failed_kernels, .group = &optional_tests)
 
     if (!has_compiler("nvidia"))
         return;
-    struct ran r = RUN("--compile-only", "--arch", "nvidia:sm_85/3", "--shapes", shapes, "--families", "one");
+    struct ran r =
+        RUN("--compile-only", "--arch", "nvidia:sm_85/3", "--shapes", shapes, "--families", "one_stage");
     ck_assert_int_eq(r.code, 1);
     assert_says(r, "shapes.csv:4: ");
     assert_says(r, "  failed: measure.hip\n");

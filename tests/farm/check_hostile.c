@@ -9,6 +9,7 @@
 #include "common/base/clock.h"
 #include "common/base/json.h"
 #include "common/base/text.h"
+#include "common/moe/batch_options.h"
 #include "common/table/table.h"
 #include "support/farm/fake_worker.h"
 #include "support/farm/farm_process.h"
@@ -171,11 +172,6 @@ static char *body_of(const char *name, const char *option, const char *value, co
     return text;
 }
 
-static const char *const options[] = {"classes",  "priority", "topk",    "err_ratio",    "time_cap_ms",
-                                      "routing",  "regret",   "no_fuse", "search",       "fuse_saves",
-                                      "consumer", "layout",   "seed",    "promote",      "min_effect",
-                                      "warmup",   "iters",    "split_k", "shape_grouped"};
-
 /* Query parameters and paths that the text is appended to. */
 static const char *const filters[] = {
     "/api/v1/batches?cursor=",
@@ -232,11 +228,11 @@ MF_TEST(keeps_texts_of_users)
             _cleanup_(mf_freep) char *csv = table(c, text);
             expect(&f, "POST", "/api/v1/batches", "", "text/csv", csv, 422);
         }
-        for (size_t o = 0; o < MF_ARRAY_LEN(options); o++) {
+        for (const struct mf_batch_option *o = mf_batch_option_next(NULL); o; o = mf_batch_option_next(o)) {
             char path[64];
-            (void)snprintf(path, sizeof(path), "/api/v1/batches?%s=", options[o]);
+            (void)snprintf(path, sizeof(path), "/api/v1/batches?%s=", o->name);
             expect(&f, "POST", path, text, "text/csv", good, 400);
-            _cleanup_(mf_freep) char *json = body_of(NULL, options[o], text, NULL);
+            _cleanup_(mf_freep) char *json = body_of(NULL, o->name, text, NULL);
             expect(&f, "POST", "/api/v1/batches", "", "application/json", json, 400);
         }
         _cleanup_(mf_freep) char *option = body_of(NULL, text, "1", NULL);

@@ -129,12 +129,13 @@ MF_TEST(tunes_a_shared_object)
 
 static const struct mf_test_group offers_tests = {};
 
-/* Enumerations are stored per revision, so runners with different offers must have different revisions. */
+/* Enumerations are stored per revision, so runners with different offers must have different revisions.
+ * `lib` is the old name of onednn. */
 MF_TEST(revision_depends_on_offer, .group = &offers_tests)
 {
     const char *const all[] = {NULL}, *const move[] = {"--families", "move", NULL},
                       *const two[] = {"--families", "lib,move", NULL},
-                      *const same_two[] = {"--families", "move,lib", NULL};
+                      *const same_two[] = {"--families", "move,onednn", NULL};
     const char *const mine[] = {"--runner", FOREIGN("1"), NULL}, *const newer[] = {"--runner", FOREIGN("2"),
                                                                                    NULL};
     const char *const *const options[] = {all, move, two, mine, newer};

@@ -435,6 +435,47 @@ MF_TEST(compiles_ahead_in_another_runner)
     mf_runner_pool_free(c);
 }
 
+static bool has_reserve(const struct mf_runner_pool *c)
+{
+    struct pollfd fds[MF_RUNNER_POOL_POLLFDS];
+    mf_runner_pool_pollfds(c, fds);
+    return fds[MF_RUNNER_POLLFDS].fd >= 0;
+}
+
+static void wait_for_reserve(struct mf_runner_pool *c, bool present)
+{
+    int64_t until = mf_now_ms() + DEADLINE;
+    while (has_reserve(c) != present) {
+        cJSON *m = NULL;
+        ck_assert_int_lt(mf_now_ms(), until);
+        ck_assert_int_eq(runner_pool_iterate(c, &m, mf_now_ms() + 20), MF_RUNNER_POOL_NOTHING);
+    }
+}
+
+/* The reason for which a reserve runner was killed is not the reason of the next death. */
+MF_TEST(reports_its_own_cause_of_death)
+{
+    static char script[2048], started[64];
+    (void)snprintf(started, sizeof(started), "/tmp/moefarm-started-%ld", (long)getpid());
+    (void)snprintf(script, sizeof(script),
+                   "if [ -e %s ]; then echo '{\"op\":\"sing\"}' >&3; exec sleep 100; fi; touch %s; %s",
+                   started, started, COMPILES_AHEAD);
+    const char *const argv[] = {"/bin/sh", "-c", script, NULL};
+    const struct mf_runner_pool_options o = {.argv = argv, .reserve = true};
+    struct mf_runner_pool *c = NULL;
+    cJSON *m = NULL;
+
+    ck_assert_int_eq(mf_runner_pool_new(&o, &c), 0);
+    expect_ready(c);
+    wait_for_reserve(c, true);
+    wait_for_reserve(c, false); /* its hello is invalid */
+    send(c, "{\"op\":\"ahead\",\"shape\":\"1,2,3\"}");
+    ck_assert_int_eq(wait_pool(c, &m), MF_RUNNER_POOL_DIED);
+    (void)unlink(started);
+    ck_assert_msg(strstr(mf_runner_pool_why(c), "exit code 3") != NULL, "%s", mf_runner_pool_why(c));
+    mf_runner_pool_free(c);
+}
+
 MF_TEST(sets_memory_limit)
 {
     static const char *const argv[] = {

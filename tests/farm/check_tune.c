@@ -384,7 +384,7 @@ MF_TEST(reports_unknown_columns)
     text_file_write(in_folder("shapes.csv"), "act_limt," HEAD "7," ROW(1));
     r = moefarm("", TUNE(NULL));
     assert_code(r, 0);
-    assert_says(r.err, "shapes.csv:1: warning: unknown column 'act_limt', it is not read");
+    assert_says(r.err, "shapes.csv:1: warning: unknown column 'act_limt' is not read");
 }
 
 /* --compare without a tuned table fails with the reason. Repeated, since it frees its state on this path. */

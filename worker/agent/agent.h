@@ -1,8 +1,4 @@
-/* One logical worker: its ZeroMQ socket, spool, jobs and pool of runners.
- *
- *   starting ─runner ready─► greeting ─WELCOME─► joined ─DRAIN, stop─► leaving ─spool empty, timeout─► ended
- *                               ▲                  │
- *                               └── REFUSE unknown_worker (jobs continue), silence for a lease (jobs dropped)
+/* One logical worker: its ZeroMQ socket, spool, jobs and pool of runners. link.h has its states.
  *
  * An agent holds at most two jobs: one runs, the next is requested while it runs. Every RESULT is written to
  * the spool before it is sent and removed when acknowledged. No call blocks. Many agents share one event loop

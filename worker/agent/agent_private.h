@@ -1,5 +1,5 @@
-/* Private parts of an agent. agent.c: states, jobs and runners; agent_send.c: messages sent;
- * agent_receive.c: messages received. */
+/* Private parts of an agent. agent.c: life, actions of the link; agent_runner.c: jobs and runners;
+ * agent_send.c: messages sent; agent_receive.c: messages received. */
 #pragma once
 
 #include "common/base/clock.h"
@@ -11,30 +11,22 @@
 #include "worker/agent/agent.h"
 #include "worker/agent/agent_socket.h"
 #include "worker/agent/job.h"
+#include "worker/agent/link.h"
 #include "worker/agent/recovery_time.h"
 #include "worker/agent/runner_pool.h"
 #include "worker/agent/spool.h"
 
-#define MF_AGENT_JOBS_WANTED      2 /* the running job and the next one */
-#define MF_AGENT_JOBS_MAX         3 /* see ready_is_overdue() */
+/* READY is repeated after a lease without a unit. If the UNIT was only late, two units arrive, and a third
+ * for the READY that answers the first. */
+#define MF_AGENT_JOBS_MAX         (MF_LINK_JOBS_WANTED + 1)
 #define MF_AGENT_AHEAD_REMEMBERED 64
-#define MF_AGENT_HELLO_MIN_MS     100  /* minimum interval between two HELLOs */
-#define MF_AGENT_BEAT_MS          1000 /* until WELCOME sets the interval */
 #define MF_AGENT_MESSAGES_PER_RUN 256
 #define MF_AGENT_SENT_MAX         1024 /* RESULTs whose sequence number is remembered, for REFUSE */
-
-enum mf_agent_state {
-    MF_AGENT_STARTING,
-    MF_AGENT_GREETING,
-    MF_AGENT_JOINED,
-    MF_AGENT_LEAVING,
-    MF_AGENT_ENDED
-};
 
 struct mf_agent {
     struct mf_agent_options o;
     char instance[17], host[64];
-    enum mf_agent_state state;
+    struct mf_link link;
     int exit_code;
     struct mf_agent_socket socket;
     struct mf_spool *spool;
@@ -46,23 +38,10 @@ struct mf_agent {
     size_t n_jobs;
     struct mf_job *current; /* jobs[0] while the runner works on it, else NULL */
     bool runner_busy;       /* the runner got a unit and has not sent its end */
-    bool unit_requested;    /* READY was sent, no UNIT has arrived */
-    bool draining;          /* DRAIN received: finish the running unit, then leave */
-    bool send_blocked;      /* the send queue was full; results are left in the spool */
 
     /* Hashes of shapes whose code is compiled ahead. A ring buffer: the newest shape replaces the oldest. */
     uint64_t compiled_ahead[MF_AGENT_AHEAD_REMEMBERED];
     size_t n_compiled_ahead; /* shapes so far, including replaced ones */
-
-    /* Intervals and times, mf_now_ms clock */
-    int64_t beat_ms, lease_ms; /* set by WELCOME */
-    int64_t hello_sent_ms, hello_due_ms, beat_due_ms;
-    int64_t last_message_ms;        /* last valid message received; silence for lease_ms drops the jobs */
-    int64_t last_result_sent_ms;    /* last RESULT sent; without an acknowledgement it is sent again */
-    int64_t waiting_since_ms;       /* last READY sent, or time at which the last job was dropped */
-    int64_t last_answer_ms;         /* last sign of the coordinator, a REFUSE included; or the first HELLO */
-    int64_t silence_warning_due_ms; /* next warning that the coordinator does not answer */
-    int64_t leave_deadline_ms;      /* BYE is sent even if the spool is not empty */
 
     /* Conditions already logged, to log each only once */
     int warned_version;      /* protocol version of the last mismatch; -1: none */
@@ -90,9 +69,10 @@ void mf_agent_set_phase(struct mf_agent *a, enum mf_phase phase);
 void mf_agent_send_hello(struct mf_agent *a);
 /* device: new description of the device, or NULL if it has not changed. */
 void mf_agent_send_beat(struct mf_agent *a, const cJSON *device);
-/* Requests a unit if fewer than MF_AGENT_JOBS_WANTED are held: one in advance hides the network latency. */
+/* Requests one unit. */
 void mf_agent_send_ready(struct mf_agent *a);
-/* Sends all results of the spool that are not marked as sent. */
+void mf_agent_send_bye(struct mf_agent *a);
+/* Sends all results of the spool that are not marked as sent, if the link is in a state for it. */
 void mf_agent_send_results(struct mf_agent *a);
 /* mf_emit_fn of every job; context: the agent. Takes ownership, writes the RESULT to the spool, then sends
  * it. */
@@ -100,17 +80,22 @@ int mf_agent_spool_result(void *context, cJSON *result);
 
 /* ---- agent.c ---- */
 
+/* Reports an event to the link and carries out the actions. */
+void mf_agent_apply(struct mf_agent *a, enum mf_link_event event);
+/* Leaves the farm: results would be lost without a writable spool. r: the error. */
+void mf_agent_stop_on_spool_error(struct mf_agent *a, int r);
+
+/* ---- agent_runner.c ---- */
+
 void mf_agent_drop_job(struct mf_agent *a, size_t i);
 /* Drops a job. If it is running, its runner is replaced. */
 void mf_agent_abandon_job(struct mf_agent *a, size_t i);
-/* Leaves the farm: results would be lost without a writable spool. r: the error. */
-void mf_agent_stop_on_spool_error(struct mf_agent *a, int r);
 /* Drops ended jobs and sends the next one to the runner if it is idle. Call after every message and death. */
 void mf_agent_start_next_job(struct mf_agent *a);
+/* Handles what the runners have sent, at most MF_AGENT_MESSAGES_PER_RUN messages. */
+void mf_agent_run_runner_pool(struct mf_agent *a);
 
 /* ---- agent_receive.c ---- */
 
-/* Restarts the silence warning: the coordinator has sent something, or gets the first HELLO. */
-void mf_agent_note_answer(struct mf_agent *a);
 /* Handles the messages received, at most MF_AGENT_MESSAGES_PER_RUN. */
 void mf_agent_receive_all(struct mf_agent *a);

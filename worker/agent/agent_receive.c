@@ -3,8 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-#define HELLO_REFUSED_MS 500 /* delay of the next HELLO after a REFUSE */
-#define AHEAD_SHAPES_MAX 16  /* maximum shapes per message */
+#define AHEAD_SHAPES_MAX 16 /* maximum shapes per message */
 
 static bool is_kept(const cJSON *keep, const struct mf_job *j)
 {
@@ -21,28 +20,22 @@ static bool is_kept(const cJSON *keep, const struct mf_job *j)
 
 static void on_welcome(struct mf_agent *a, const cJSON *m)
 {
-    int64_t beat_ms = MF_AGENT_BEAT_MS, lease_ms = 3 * MF_AGENT_BEAT_MS;
+    int64_t beat_ms = MF_LINK_BEAT_MS;
     (void)mf_json_i64(m, "beat_ms", 10, 600000, &beat_ms);
-    lease_ms = 3 * beat_ms;
+    int64_t lease_ms = 3 * beat_ms;
     (void)mf_json_i64(m, "lease_ms", 10, 3600000, &lease_ms);
-    a->beat_ms = beat_ms;
-    a->lease_ms = lease_ms;
     a->warned_refusal[0] = '\0';
-    if (a->state == MF_AGENT_LEAVING)
+    if (!mf_link_accepts(&a->link, MF_LINK_EVENT_WELCOME))
         return;
+    mf_link_set_intervals(&a->link, beat_ms, lease_ms);
     const cJSON *keep = mf_json_array(m, "keep");
     for (size_t i = a->n_jobs; i-- > 0;) {
         if (!is_kept(keep, a->jobs[i]))
             mf_agent_abandon_job(a, i);
     }
-    if (a->state != MF_AGENT_JOINED)
+    if (!mf_link_is_joined(&a->link))
         log_info("%s: joined the farm at %s", a->o.name, a->o.coordinator);
-    a->state = MF_AGENT_JOINED;
-    a->unit_requested = false;
-    a->beat_due_ms = mf_now_ms();
-    mf_spool_resend(a->spool);
-    mf_agent_send_results(a);
-    mf_agent_send_ready(a);
+    mf_agent_apply(a, MF_LINK_EVENT_WELCOME);
     mf_agent_start_next_job(a);
 }
 
@@ -108,9 +101,9 @@ static void on_unit(struct mf_agent *a, const cJSON *m)
 {
     char why[MF_REASON_MAX] = "out of memory";
     struct mf_job *job = NULL;
-    if (a->state != MF_AGENT_JOINED || a->draining)
+    if (!mf_link_accepts(&a->link, MF_LINK_EVENT_UNIT))
         return; /* BYE returns the unit */
-    a->unit_requested = false;
+    mf_agent_apply(a, MF_LINK_EVENT_UNIT);
     cJSON *copy = cJSON_Duplicate(m, true);
     if (!copy || mf_job_new(copy, mf_agent_spool_result, a, &job, why, sizeof(why)) < 0) {
         refuse_unit(a, m, why);
@@ -122,7 +115,6 @@ static void on_unit(struct mf_agent *a, const cJSON *m)
         compile_upcoming(a, job);
         mf_agent_start_next_job(a);
     }
-    mf_agent_send_ready(a);
 }
 
 static void on_ack(struct mf_agent *a, const cJSON *m)
@@ -164,16 +156,16 @@ static void on_cancel(struct mf_agent *a, const cJSON *m)
             mf_agent_abandon_job(a, i);
     }
     mf_agent_start_next_job(a);
-    mf_agent_send_ready(a);
 }
 
 static void on_drain(struct mf_agent *a, const cJSON *m)
 {
     (void)m;
+    if (!mf_link_accepts(&a->link, MF_LINK_EVENT_DRAIN))
+        return;
     log_info("%s: draining: finishing the running unit, then leaving", a->o.name);
-    a->draining = true;
-    while (a->n_jobs > 1)
-        mf_agent_drop_job(a, a->n_jobs - 1);
+    (void)mf_copy(a->leave_reason, sizeof(a->leave_reason), "drained");
+    mf_agent_apply(a, MF_LINK_EVENT_DRAIN);
 }
 
 /* Drops a RESULT that the coordinator refuses; it would be resent forever. */
@@ -192,29 +184,22 @@ static void drop_refused_result(struct mf_agent *a, const cJSON *m, const char *
 static void on_refuse(struct mf_agent *a, const cJSON *m)
 {
     const char *code = "", *reason = "";
-    int64_t now = mf_now_ms();
     (void)mf_json_text(m, "code", &code);
     (void)mf_json_text(m, "reason", &reason);
-    if (strcmp(code, "malformed") == 0 || strcmp(code, "too_large") == 0) {
+    enum mf_link_event event = mf_link_refusal(code);
+    if (event == MF_LINK_EVENT_REFUSE_MESSAGE) {
         log_warn("%s: the coordinator refused a message: %s", a->o.name, reason);
         drop_refused_result(a, m, reason);
         return;
     }
-    if (a->state != MF_AGENT_JOINED && a->state != MF_AGENT_GREETING)
+    if (!mf_link_accepts(&a->link, event))
         return;
-    a->state = MF_AGENT_GREETING;
-    a->unit_requested = false;
-    if (strcmp(code, "unknown_worker") == 0) {
-        a->hello_due_ms = MF_MAX(now, a->hello_sent_ms + MF_AGENT_HELLO_MIN_MS);
-        return;
+    if (event != MF_LINK_EVENT_REFUSE_UNKNOWN) {
+        if (strcmp(a->warned_refusal, code) != 0)
+            log_warn("%s: the coordinator refuses this worker (%s): %s", a->o.name, code, reason);
+        (void)mf_copy(a->warned_refusal, sizeof(a->warned_refusal), code);
     }
-    if (strcmp(code, "unknown_key") == 0) /* the key is revoked: the running unit is not wanted any more */
-        while (a->n_jobs > 0)
-            mf_agent_abandon_job(a, a->n_jobs - 1);
-    if (strcmp(a->warned_refusal, code) != 0)
-        log_warn("%s: the coordinator refuses this worker (%s): %s", a->o.name, code, reason);
-    (void)mf_copy(a->warned_refusal, sizeof(a->warned_refusal), code);
-    a->hello_due_ms = now + HELLO_REFUSED_MS;
+    mf_agent_apply(a, event);
 }
 
 /* clang-format off */
@@ -244,30 +229,24 @@ static void warn_version_mismatch(struct mf_agent *a)
              a->o.name, a->o.coordinator, a->warned_version, MF_WIRE_VERSION);
 }
 
-void mf_agent_note_answer(struct mf_agent *a)
-{
-    a->last_answer_ms = mf_now_ms();
-    a->silence_warning_due_ms = a->last_answer_ms + a->o.silence_warning_ms;
-}
-
 void mf_agent_receive_all(struct mf_agent *a)
 {
-    for (int i = 0; i < MF_AGENT_MESSAGES_PER_RUN && a->state != MF_AGENT_ENDED; i++) {
+    for (int i = 0; i < MF_AGENT_MESSAGES_PER_RUN && a->link.state != MF_LINK_ENDED; i++) {
         enum mf_message type;
         _cleanup_(cJSON_Deletep) cJSON *m = NULL;
         uint64_t n_invalid = a->socket.n_invalid;
         int got = mf_agent_socket_receive(&a->socket, &type, &m);
         warn_version_mismatch(a);
         if (a->socket.n_invalid > n_invalid)
-            mf_agent_note_answer(a);
+            mf_agent_apply(a, MF_LINK_EVENT_ANSWER);
         if (got == 0)
             return;
-        a->last_message_ms = mf_now_ms();
+        mf_agent_apply(a, MF_LINK_EVENT_MESSAGE);
         for (size_t k = 0; k < MF_ARRAY_LEN(handlers); k++) {
             if (handlers[k].type != type)
                 continue;
             /* A HELLO is no answer: TCP may connect a local port to itself if no process listens on it */
-            mf_agent_note_answer(a);
+            mf_agent_apply(a, MF_LINK_EVENT_ANSWER);
             handlers[k].handle(a, m);
         }
     }

@@ -4,8 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define HELLO_MS    1000 /* interval while the coordinator does not answer */
-#define RUNNING_MAX 64   /* limit of the coordinator */
+#define RUNNING_MAX 64 /* limit of the coordinator */
 
 /* ---- time by phase ---- */
 
@@ -116,43 +115,35 @@ static bool fill_hello(const struct mf_agent *a, cJSON *m)
 
 void mf_agent_send_hello(struct mf_agent *a)
 {
-    int64_t now = mf_now_ms();
     _cleanup_(cJSON_Deletep) cJSON *m = cJSON_CreateObject();
-    a->hello_due_ms = now + HELLO_MS;
     if (m && fill_hello(a, m) && mf_agent_socket_send_json(&a->socket, MF_MESSAGE_HELLO, m) == 0)
-        a->hello_sent_ms = now;
-    else
-        a->hello_due_ms = now + MF_AGENT_HELLO_MIN_MS;
+        mf_agent_apply(a, MF_LINK_EVENT_HELLO_SENT);
     mf_fault_at(MF_FAULT_HELLO_SENT);
 }
 
 void mf_agent_send_beat(struct mf_agent *a, const cJSON *device)
 {
     _cleanup_(cJSON_Deletep) cJSON *m = cJSON_CreateObject();
-    a->beat_due_ms = mf_now_ms() + a->beat_ms;
     if (m && add_running(a, m) && add_busy(a, m) && (!device || add_copy(m, "device", device)))
         (void)mf_agent_socket_send_json(&a->socket, MF_MESSAGE_BEAT, m);
-}
-
-/* READY is repeated after a lease without a unit: the coordinator may have lost it while the connection
- * stayed up. If the UNIT was only late, two units arrive, and a third for the READY that answers the first.
- * So MF_AGENT_JOBS_MAX is one more than MF_AGENT_JOBS_WANTED. */
-static bool ready_is_overdue(const struct mf_agent *a)
-{
-    return a->n_jobs == 0 && mf_now_ms() - a->waiting_since_ms > a->lease_ms;
+    mf_agent_apply(a, MF_LINK_EVENT_BEAT_SENT);
 }
 
 void mf_agent_send_ready(struct mf_agent *a)
 {
-    if (a->state != MF_AGENT_JOINED || a->draining || a->n_jobs >= MF_AGENT_JOBS_WANTED ||
-        (a->unit_requested && !ready_is_overdue(a)))
-        return;
     _cleanup_(cJSON_Deletep) cJSON *m = cJSON_CreateObject();
     if (m && mf_json_add_i64(m, "credit", 1) &&
-        mf_agent_socket_send_json(&a->socket, MF_MESSAGE_READY, m) == 0) {
-        a->unit_requested = true;
-        a->waiting_since_ms = mf_now_ms();
-    }
+        mf_agent_socket_send_json(&a->socket, MF_MESSAGE_READY, m) == 0)
+        mf_agent_apply(a, MF_LINK_EVENT_READY_SENT);
+}
+
+void mf_agent_send_bye(struct mf_agent *a)
+{
+    _cleanup_(cJSON_Deletep) cJSON *m = cJSON_CreateObject();
+    if (m && cJSON_AddStringToObject(m, "reason", a->leave_reason))
+        (void)mf_agent_socket_send_json(&a->socket, MF_MESSAGE_BYE, m);
+    log_info("%s: leaving the farm: %s", a->o.name, a->leave_reason);
+    (void)mf_spool_sync(a->spool);
 }
 
 void mf_agent_send_results(struct mf_agent *a)
@@ -160,18 +151,15 @@ void mf_agent_send_results(struct mf_agent *a)
     struct mf_spool_key key;
     const char *body;
     size_t len;
-    a->send_blocked = false;
-    if (a->state != MF_AGENT_JOINED && a->state != MF_AGENT_LEAVING)
+    if (!mf_link_sends_results(&a->link))
         return;
     while (mf_spool_next(a->spool, &key, &body, &len)) {
-        if (mf_agent_socket_send(&a->socket, MF_MESSAGE_RESULT, body, len) < 0) {
-            a->send_blocked = true;
-            return;
-        }
+        if (mf_agent_socket_send(&a->socket, MF_MESSAGE_RESULT, body, len) < 0)
+            return; /* mf_agent_pollitems waits until the socket is writable */
         uint64_t sequence = a->socket.sequence;
         a->sent_results[sequence % MF_AGENT_SENT_MAX].sequence = sequence;
         a->sent_results[sequence % MF_AGENT_SENT_MAX].key = key;
-        a->last_result_sent_ms = mf_now_ms();
+        mf_agent_apply(a, MF_LINK_EVENT_RESULT_SENT);
         mf_spool_sent(a->spool);
         mf_fault_at(MF_FAULT_RESULT_SENT);
     }

@@ -1,49 +1,16 @@
-#include "worker/agent/runner_pool.h"
+#include "worker/agent/runner_pool_private.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/base/clock.h"
-#include "common/base/json.h"
-#include "common/base/text.h"
-#include "common/moe/status.h"
-#include "kernels/core/device.h"
-#include "worker/agent/memfd_store.h"
-#include "worker/agent/runner_host.h"
-#include "worker/runner/device_info.h"
 
-#define START_TIMEOUT_MS  60000 /* for `hello`, and again for `described` */
-#define RETRY_MS          100   /* doubled for each runner in a row that dies before it is ready */
+#define RETRY_MS          100 /* doubled for each runner in a row that dies before it is ready */
 #define RETRY_MAX_MS      10000
-#define DYING_MAX         4
 #define DYING_TIMEOUT_MS  10000 /* a process may take long to exit, for example to write a core dump */
 #define FIRST_START_TRIES 3     /* failed starts before the first runner was ready */
 #define RESTART_TRIES     7     /* the same after one was ready; 6 s or more, enough for a driver reset */
-
-enum state { STARTED, GREETED, READY };
-
-struct member {
-    struct mf_runner_host *host;
-    enum state state;
-    cJSON *hello;
-};
-
-struct mf_runner_pool {
-    struct mf_runner_pool_options o;
-    struct member working, reserve;
-    struct mf_runner_host *compiler;         /* compiles ahead; NULL: nothing to compile yet, or it died */
-    struct mf_runner_host *dying[DYING_MAX]; /* reported as dead, not exited yet */
-    struct mf_kept_store kept;
-    cJSON *hello, *described;
-    int failures; /* failed starts in a row */
-    int64_t start_at_ms, reserve_at_ms, compiler_at_ms;
-    bool stopped, hung, failed;
-    bool was_ready; /* whether the runner that died last was ready */
-    int64_t deaths;
-    char kill_reason[MF_REASON_MAX], why[MF_REASON_MAX];
-};
 
 int mf_runner_pool_new(const struct mf_runner_pool_options *o, struct mf_runner_pool **ret)
 {
@@ -56,11 +23,11 @@ int mf_runner_pool_new(const struct mf_runner_pool_options *o, struct mf_runner_
     return 0;
 }
 
-static void clear_member(struct member *p)
+static void clear_member(struct mf_member *p)
 {
     mf_runner_host_free(p->host);
     cJSON_Delete(p->hello);
-    *p = (struct member){0};
+    *p = (struct mf_member){0};
 }
 
 struct mf_runner_pool *mf_runner_pool_free(struct mf_runner_pool *c)
@@ -95,7 +62,8 @@ void mf_runner_pool_pollfds(const struct mf_runner_pool *c, struct pollfd fds[MF
 
 static bool wants_reserve(const struct mf_runner_pool *c)
 {
-    return c->o.reserve && !c->stopped && !c->reserve.host && c->working.host && c->working.state == READY;
+    return c->o.reserve && !c->stopped && !c->reserve.host && c->working.host &&
+           c->working.state == MF_MEMBER_READY;
 }
 
 int64_t mf_runner_pool_due_ms(const struct mf_runner_pool *c)
@@ -110,189 +78,13 @@ int64_t mf_runner_pool_due_ms(const struct mf_runner_pool *c)
     return due;
 }
 
-static int start(struct mf_runner_pool *c, struct member *p)
+static int start(struct mf_runner_pool *c, struct mf_member *p)
 {
     clear_member(p);
     int r = mf_runner_host_start(c->o.argv, &p->host);
     if (r == 0)
-        mf_runner_host_limit(p->host, START_TIMEOUT_MS);
+        mf_runner_host_limit(p->host, MF_RUNNER_POOL_START_MS);
     return r;
-}
-
-_Static_assert(MF_KEPT_MAX <= MF_CHANNEL_FDS_MAX,
-               "all kept files may be queued for a runner that does not read yet");
-
-static int hand_over_kept(struct mf_runner_pool *c, struct mf_runner_host *host)
-{
-    for (size_t i = 0; i < c->kept.n; i++) {
-        _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("have");
-        if (!m || !cJSON_AddStringToObject(m, "key", c->kept.items[i].key) ||
-            !mf_json_add_i64(m, "bytes", (int64_t)c->kept.items[i].bytes))
-            return -ENOMEM;
-        int r = mf_runner_host_send(host, m, c->kept.items[i].fd);
-        if (r < 0)
-            return r;
-    }
-    return 0;
-}
-
-static int ask_to_describe(struct mf_runner_pool *c, struct mf_runner_host *host)
-{
-    _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("describe");
-    if (!m)
-        return -ENOMEM;
-    if (c->described) {
-        cJSON *known = cJSON_Duplicate(c->described, true);
-        if (!known || !cJSON_AddItemToObject(m, "known", known)) {
-            cJSON_Delete(known);
-            return -ENOMEM;
-        }
-    }
-    return mf_runner_host_send(host, m, -1);
-}
-
-static void set_kill_reason(struct mf_runner_pool *c, const char *reason)
-{
-    (void)mf_copy(c->kill_reason, sizeof(c->kill_reason), reason);
-}
-
-/* The working runner has sent hello: send it the kept files and `describe`. */
-static void greet(struct mf_runner_pool *c)
-{
-    struct member *p = &c->working;
-    int r = hand_over_kept(c, p->host);
-    if (r == 0)
-        r = ask_to_describe(c, p->host);
-    if (r < 0) {
-        set_kill_reason(c, strerror(-r));
-        mf_runner_host_kill(p->host);
-        return;
-    }
-    p->state = GREETED;
-    mf_runner_host_limit(p->host, START_TIMEOUT_MS);
-}
-
-static bool has_capability(const cJSON *hello, const char *name)
-{
-    const cJSON *list = mf_json_array(hello, "can"), *item;
-    cJSON_ArrayForEach (item, list) {
-        if (cJSON_IsString(item) && strcmp(item->valuestring, name) == 0)
-            return true;
-    }
-    return false;
-}
-
-static void take_hello(struct mf_runner_pool *c, struct member *p, cJSON *message)
-{
-    int64_t protocol;
-    const char *revision;
-    if (strcmp(mf_channel_op(message), "hello") != 0 ||
-        mf_json_i64(message, "protocol", 1, 1, &protocol) < 0 ||
-        mf_json_text(message, "revision", &revision) < 0 || !mf_json_array(message, "families") ||
-        !has_capability(message, "unit")) {
-        cJSON_Delete(message);
-        set_kill_reason(
-            c, "the first message is not a hello of protocol 1 with revision, families and can: [\"unit\"]");
-        mf_runner_host_kill(p->host);
-        return;
-    }
-    p->hello = message;
-    mf_runner_host_limit(p->host, 0);
-    if (p == &c->working)
-        greet(c);
-}
-
-static void take_kept(struct mf_runner_pool *c, const cJSON *message)
-{
-    int fd = mf_runner_host_take_fd(c->working.host);
-    const char *key;
-    int64_t bytes;
-    if (fd < 0)
-        return;
-    if (mf_json_text(message, "key", &key) < 0 || mf_json_i64(message, "bytes", 1, INT64_MAX, &bytes) < 0)
-        (void)close(fd);
-    else
-        (void)mf_kept_store_add(&c->kept, key, fd, (uint64_t)bytes);
-}
-
-static void take_drop(struct mf_runner_pool *c, const cJSON *message)
-{
-    const char *key;
-    if (mf_json_text(message, "key", &key) == 0)
-        mf_kept_store_drop(&c->kept, key);
-}
-
-static enum mf_runner_pool_event take_described(struct mf_runner_pool *c, cJSON *message)
-{
-    _cleanup_(cJSON_Deletep) cJSON *m = message;
-    struct mf_device_info info;
-    const char *field = "op", *reason = "no reason given";
-    if (strcmp(mf_channel_op(m), "error") == 0) {
-        (void)mf_json_text(m, "reason", &reason);
-        mf_format(c->why, sizeof(c->why), "%s", reason);
-        c->failed = !c->described;
-        if (c->failed)
-            return MF_RUNNER_POOL_FAILED;
-        set_kill_reason(c, reason);
-        mf_runner_host_kill(c->working.host);
-        return MF_RUNNER_POOL_NOTHING;
-    }
-    if (strcmp(mf_channel_op(m), "described") != 0 || mf_device_info_parse(m, &info, &field) < 0) {
-        char text[MF_REASON_MAX];
-        mf_format(text, sizeof(text), "described: %s missing or invalid", field);
-        set_kill_reason(c, text);
-        mf_runner_host_kill(c->working.host);
-        return MF_RUNNER_POOL_NOTHING;
-    }
-    cJSON_DeleteItemFromObjectCaseSensitive(m, "op");
-    cJSON_Delete(c->described);
-    c->described = MF_TAKE(m);
-    cJSON_Delete(c->hello);
-    c->hello = MF_TAKE(c->working.hello);
-    c->working.state = READY;
-    c->failures = 0;
-    mf_runner_host_limit(c->working.host, 0);
-    return MF_RUNNER_POOL_READY;
-}
-
-/* The runner measured higher ceilings of the device. Later runners and the coordinator get them. */
-static enum mf_runner_pool_event take_new_ceilings(struct mf_runner_pool *c, cJSON *message)
-{
-    struct mf_device_info info;
-    const char *field;
-    if (mf_device_info_parse(message, &info, &field) < 0) {
-        cJSON_Delete(message);
-        return MF_RUNNER_POOL_NOTHING;
-    }
-    cJSON_DeleteItemFromObjectCaseSensitive(message, "op");
-    cJSON_Delete(c->described);
-    c->described = message;
-    return MF_RUNNER_POOL_DESCRIBED;
-}
-
-/* Handles a message of the working runner; MF_RUNNER_POOL_MESSAGE: the caller owns *ret. */
-static enum mf_runner_pool_event take_message(struct mf_runner_pool *c, cJSON *message, cJSON **ret)
-{
-    const char *op = mf_channel_op(message);
-    if (c->working.state == STARTED) {
-        take_hello(c, &c->working, message);
-        return MF_RUNNER_POOL_NOTHING;
-    }
-    bool keep = strcmp(op, "keep") == 0;
-    if (keep || strcmp(op, "drop") == 0) {
-        if (keep)
-            take_kept(c, message);
-        else
-            take_drop(c, message);
-        cJSON_Delete(message);
-        return MF_RUNNER_POOL_NOTHING;
-    }
-    if (c->working.state == GREETED)
-        return take_described(c, message);
-    if (strcmp(op, "described") == 0)
-        return take_new_ceilings(c, message);
-    *ret = message;
-    return MF_RUNNER_POOL_MESSAGE;
 }
 
 static void note_start_failure(struct mf_runner_pool *c)
@@ -312,9 +104,9 @@ static void ensure_working(struct mf_runner_pool *c)
         return;
     if (c->reserve.host) {
         c->working = c->reserve;
-        c->reserve = (struct member){0};
+        c->reserve = (struct mf_member){0};
         if (c->working.hello)
-            greet(c);
+            mf_runner_pool_greet(c);
         return;
     }
     if (mf_now_ms() < c->start_at_ms)
@@ -330,14 +122,14 @@ static void ensure_working(struct mf_runner_pool *c)
  * oldest. */
 static void add_dying(struct mf_runner_pool *c, struct mf_runner_host *host)
 {
-    mf_runner_host_free(c->dying[DYING_MAX - 1]);
-    memmove(&c->dying[1], &c->dying[0], (DYING_MAX - 1) * sizeof(c->dying[0]));
+    mf_runner_host_free(c->dying[MF_RUNNER_POOL_DYING_MAX - 1]);
+    memmove(&c->dying[1], &c->dying[0], (MF_RUNNER_POOL_DYING_MAX - 1) * sizeof(c->dying[0]));
     c->dying[0] = host;
 }
 
 static void reap_dying(struct mf_runner_pool *c)
 {
-    for (int i = 0; i < DYING_MAX; i++) {
+    for (int i = 0; i < MF_RUNNER_POOL_DYING_MAX; i++) {
         if (!c->dying[i])
             continue;
         mf_runner_host_run_once(c->dying[i]);
@@ -350,7 +142,7 @@ static void reap_dying(struct mf_runner_pool *c)
 
 static enum mf_runner_pool_event note_death(struct mf_runner_pool *c)
 {
-    struct member *p = &c->working;
+    struct mf_member *p = &c->working;
     c->hung = mf_runner_host_hung(p->host);
     c->deaths++;
     mf_runner_host_why(p->host, c->why, sizeof(c->why));
@@ -359,7 +151,7 @@ static enum mf_runner_pool_event note_death(struct mf_runner_pool *c)
         (void)mf_copy(c->why, sizeof(c->why), c->kill_reason);
         c->kill_reason[0] = '\0';
     }
-    c->was_ready = p->state == READY;
+    c->was_ready = p->state == MF_MEMBER_READY;
     add_dying(c, MF_TAKE(p->host));
     clear_member(p);
     if (!c->was_ready)
@@ -378,7 +170,7 @@ static void run_reserve(struct mf_runner_pool *c)
     cJSON *message = NULL;
     enum mf_runner_event event = mf_runner_host_next(c->reserve.host, &message);
     if (event == MF_RUNNER_MESSAGE && !c->reserve.hello) {
-        take_hello(c, &c->reserve, message);
+        mf_runner_pool_take_hello(c, &c->reserve, message);
     } else if (event == MF_RUNNER_MESSAGE) {
         cJSON_Delete(message);
     } else if (event == MF_RUNNER_DIED) {
@@ -424,7 +216,7 @@ enum mf_runner_pool_event mf_runner_pool_next(struct mf_runner_pool *c, cJSON **
         if (event == MF_RUNNER_NOTHING)
             break;
         enum mf_runner_pool_event out =
-            event == MF_RUNNER_DIED ? note_death(c) : take_message(c, message, ret);
+            event == MF_RUNNER_DIED ? note_death(c) : mf_runner_pool_take_message(c, message, ret);
         if (out != MF_RUNNER_POOL_NOTHING)
             return out;
     }
@@ -458,14 +250,14 @@ pid_t mf_runner_pool_pid(const struct mf_runner_pool *c)
 
 int mf_runner_pool_send(struct mf_runner_pool *c, const cJSON *message)
 {
-    if (!c->working.host || c->working.state != READY)
+    if (!c->working.host || c->working.state != MF_MEMBER_READY)
         return -ENOTCONN;
     return mf_runner_host_send(c->working.host, message, -1);
 }
 
 bool mf_runner_pool_compiles(const struct mf_runner_pool *c)
 {
-    return c->described && has_capability(c->hello, "ahead");
+    return c->described && mf_runner_pool_can(c->hello, "ahead");
 }
 
 int mf_runner_pool_compile_ahead(struct mf_runner_pool *c, const char *shape)
@@ -492,7 +284,7 @@ void mf_runner_pool_kill(struct mf_runner_pool *c, const char *reason)
 {
     if (!c->working.host)
         return;
-    set_kill_reason(c, reason);
+    (void)mf_copy(c->kill_reason, sizeof(c->kill_reason), reason);
     mf_runner_host_kill(c->working.host);
 }
 
@@ -509,7 +301,7 @@ void mf_runner_pool_stop(struct mf_runner_pool *c)
     clear_member(&c->working);
     clear_member(&c->reserve);
     c->compiler = mf_runner_host_free(c->compiler);
-    for (int i = 0; i < DYING_MAX; i++)
+    for (int i = 0; i < MF_RUNNER_POOL_DYING_MAX; i++)
         c->dying[i] = mf_runner_host_free(c->dying[i]);
 }
 

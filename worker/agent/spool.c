@@ -352,6 +352,12 @@ void mf_spool_resend(struct mf_spool *s)
     s->next = s->first;
 }
 
+bool mf_spool_has_unsent(struct mf_spool *s)
+{
+    skip_acknowledged(s);
+    return s->next < s->n;
+}
+
 size_t mf_spool_n(const struct mf_spool *s)
 {
     return s->n_live;

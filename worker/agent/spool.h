@@ -51,4 +51,6 @@ int mf_spool_sync(struct mf_spool *s);
 bool mf_spool_next(struct mf_spool *s, struct mf_spool_key *ret_key, const char **ret_body, size_t *ret_len);
 void mf_spool_sent(struct mf_spool *s);
 void mf_spool_resend(struct mf_spool *s);
+/* True if next() has a record. */
+bool mf_spool_has_unsent(struct mf_spool *s);
 size_t mf_spool_n(const struct mf_spool *s);

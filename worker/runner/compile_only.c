@@ -19,7 +19,7 @@ struct target {
     struct mf_device_info info; /* only the fields needed to enumerate */
 };
 
-/* Compute units of the whole chip: default of --arch. */
+/* Whole chips. If --arch omits the number of compute units, the number here is used. */
 static const struct mf_device_class full_chips[] = {
     {"sm_90", 132}, {"gfx90a", 104}, {"gfx942", 304}, {"gfx950", 256}};
 
@@ -72,8 +72,8 @@ static void print_failure(const struct mf_code *c, const char *why)
     printf("\n");
 }
 
-/* Compiles the codes and prints a summary and the errors. Returns the number of failures. what: label of the
- * summary; n_steps: steps that use the codes. */
+/* Compiles the code objects and prints a summary and the errors. `what` labels the summary; n_steps is the
+ * number of steps that use the code objects. Returns the number of failures. */
 static int make(const struct target *t, const char *what, const struct mf_code *codes, size_t n,
                 size_t n_steps)
 {

@@ -13,10 +13,10 @@ enum kind { TEXT, BYTES, COUNT, NUMBER };
 
 /* clang-format off */
 static const struct field {
-    const char *object, *key;       /* object: NULL for a member of the message itself */
+    const char *object, *key;       /* object: NULL if the key is a member of the message itself */
     enum kind kind;
     size_t at;
-    bool optional;                  /* left out if empty or 0 */
+    bool optional;                  /* omitted if empty or 0 */
 } fields[] = {
     {NULL,          "model",        TEXT,   AT(model), false},
     {NULL,          "isa",          TEXT,   AT(isa), false},

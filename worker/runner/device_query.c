@@ -30,7 +30,8 @@ static void identify(const char *device, struct answer *a)
     a->r = mf_device_hip_identity(device, a->text, sizeof(a->text), a->why, sizeof(a->why));
 }
 
-/* Reads the answer. It is one write smaller than PIPE_BUF, so it arrives completely or not at all. */
+/* Reads the answer. The child writes it with a single write of less than PIPE_BUF bytes, so it arrives
+ * completely or not at all. */
 static void read_answer(int fd, struct answer *ret)
 {
     struct pollfd p = {.fd = fd, .events = POLLIN};
@@ -61,7 +62,7 @@ static void run_in_child(query_fn fn, const char *target, struct answer *ret)
     (void)close(pipes[1]);
     read_answer(pipes[0], ret);
     (void)close(pipes[0]);
-    (void)kill(pid, SIGKILL); /* it has answered or hangs */
+    (void)kill(pid, SIGKILL); /* the child has answered or hangs */
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
     if (ret->r == -ETIMEDOUT)

@@ -22,13 +22,14 @@
 #define HELLO_MS  30000
 #define STOP_MS   1000
 #define STEPS_MAX 4096
-/* Maximum address sets of one kernel loaded at a time: one per rotation, and those of the first run */
+/* Maximum number of address sets loaded at a time per kernel: one per rotation, plus room for the first run.
+ */
 #define LOADS_MAX    (MF_ROTATIONS_MAX + 2)
 #define BUFFERS_MAX  (2 * MF_STEP_TENSOR_SPECS_MAX * MF_PARTS_MAX)
-#define EXIT_FOREIGN 70 /* exit code of this runner if its foreign runner died */
+#define EXIT_FOREIGN 70 /* exit code of this runner if its foreign program died */
 
 struct mf_foreign {
-    struct mf_family family; /* must be the first member: enumerate and open get only this */
+    struct mf_family family; /* must be the first member: enumerate and open receive only a pointer to it */
     char name[MF_FAMILY_NAME_MAX], kind[16];
     uint64_t hash;
     pid_t pid;
@@ -40,7 +41,7 @@ struct mf_foreign {
 };
 
 struct load {
-    int64_t handle; /* 0: free */
+    int64_t handle; /* 0: this entry is free */
     uint64_t last_use;
     const void *address[BUFFERS_MAX];
 };
@@ -53,8 +54,8 @@ struct mf_kernel {
     uint64_t use_counter;
 };
 
-/* Prints the reason and exits: without the foreign program this process is useless. The worker starts another
- * runner, which starts the program again. */
+/* Prints the reason and exits, because this process is useless without the foreign program. The worker starts
+ * another runner, which starts the program again. */
 static _Noreturn void exit_with_reason(struct mf_foreign *f, const char *reason)
 {
     int status = 0;
@@ -125,7 +126,7 @@ static int take_reject(struct mf_foreign *f, const cJSON *json, struct mf_offer 
     return offer ? offer->reject(offer, f->name, kernel, rule, "%s", reason) : 0;
 }
 
-/* Requests the steps of a shape and stores them; offer may be NULL. */
+/* Requests the steps of a shape from the program and stores them. offer may be NULL. */
 static int enumerate_steps(struct mf_foreign *f, const struct mf_device_info *device,
                            const struct mf_shape *shape, struct mf_offer *offer)
 {
@@ -195,7 +196,7 @@ static int foreign_open(const struct mf_family *family, struct mf_device *device
     return 0;
 }
 
-/* Adds the buffers of one side, in the order of its tensor specs. */
+/* Adds the buffers of one side (`needs` or `gives`), in the order of its tensor specs. */
 static int add_buffers(cJSON *array, const struct mf_kernel *k, const char *side,
                        const struct mf_tensor_spec *tensor_specs, int32_t n, const struct mf_tensor_ref *refs)
 {
@@ -302,7 +303,8 @@ static void collect_addresses(const struct mf_kernel *k, const struct mf_launch 
     }
 }
 
-/* Finds the load for these addresses, or creates one in place of the least recently used. */
+/* Finds the load for the launch's addresses. If there is no such load, replaces the least recently used load.
+ */
 static int find_load(struct mf_kernel *k, const struct mf_launch *launch, struct load **ret)
 {
     const void *address[BUFFERS_MAX] = {0};
@@ -327,7 +329,7 @@ static int find_load(struct mf_kernel *k, const struct mf_launch *launch, struct
     return 0;
 }
 
-/* Loads in advance: a load may pack weights or compile in the program, which must not count as run time. */
+/* Loads before the timed launch, because the program may pack weights or compile during a load. */
 static int foreign_prepare(struct mf_kernel *k, const struct mf_launch *launch)
 {
     struct load *load;
@@ -360,7 +362,8 @@ static struct mf_kernel *foreign_close(struct mf_kernel *k)
     return NULL;
 }
 
-/* Uses fork instead of posix_spawn: only the child can set PR_SET_PDEATHSIG. No other threads exist yet. */
+/* Uses fork instead of posix_spawn, because only the child itself can set PR_SET_PDEATHSIG. No other threads
+ * exist yet. */
 static int spawn(const char *command, int socket_fd, pid_t *ret)
 {
     pid_t parent = getpid();

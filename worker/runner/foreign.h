@@ -1,11 +1,11 @@
 /* A foreign runner as a kernel family: an external program that offers, loads and runs single steps over a
  * socket (docs/protocol.md section 2.2).
  *
- * The program is a child of this process and dies with it. Waits have no deadline of their own: if the
- * program hangs, this runner is silent too, and the worker kills both. If the program dies, this runner
- * prints the reason to stderr and exits, so that the begun step is reported as a crash. Buffers are not
- * copied: the program maps the memory files of the session. Unlike in other families, a launch is a message
- * and its answer. */
+ * The program is a child of this process and dies with it. Waiting for the program has no deadline: if the
+ * program hangs, this runner sends no messages either, and the worker kills both. If the program dies, this
+ * runner prints the reason to stderr and exits, so that the step in progress is reported as a crash. Buffers
+ * are not copied, because the program maps the memory files of the session. Unlike in other families, a
+ * launch consists of a message and its answer. */
 #pragma once
 
 #include <stddef.h>
@@ -15,11 +15,11 @@
 struct mf_foreign;
 
 /* Starts the command (with sh) and waits for its hello. `device` is the device name; its kind becomes the
- * kind of the family. Returns -errno and the reason in why. */
+ * kind of the family. Returns 0, or a negative errno and the reason in why. */
 int mf_foreign_start(const char *command, const char *device, struct mf_foreign **ret, char *why,
                      size_t why_cap);
-/* Sends `stop`, and SIGKILL after the program closes its socket or after one second. */
+/* Sends `stop`. Sends SIGKILL as soon as the program has closed its socket, or after one second. */
 struct mf_foreign *mf_foreign_free(struct mf_foreign *f);
 const struct mf_family *mf_foreign_family(const struct mf_foreign *f);
-/* Hash of the name and revision in its hello. */
+/* Returns the hash of the name and revision in the program's hello. */
 uint64_t mf_foreign_hash(const struct mf_foreign *f);

@@ -39,7 +39,7 @@ static void print_described(const char *name, const cJSON *described)
     printf(", launch gap %.2f us\n", d.gap_us);
 }
 
-/* Describes the device through a runner, as a worker does: no driver is loaded into this process. */
+/* Describes the device through a runner, as a worker does, so that no driver is loaded into this process. */
 static int describe(struct mf_runner_pool *runner_pool)
 {
     int64_t until = mf_now_ms() + TIMEOUT_MS;

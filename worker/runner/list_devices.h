@@ -1,8 +1,8 @@
-/* --list-devices: prints each usable device of this machine, and the reason for each unusable one. */
+/* --list-devices: prints each usable device of this machine. For each unusable device, prints the reason. */
 #pragma once
 
 #include <stddef.h>
 
-/* argv is the command line of a runner; it refers to `device`, which this function overwrites with each
- * device name. Returns the exit code. */
+/* argv is the command line of a runner. One of its arguments is `device`, which this function overwrites with
+ * each device name in turn. Returns the exit code. */
 int mf_list_devices(const char *const *argv, char *device, size_t device_cap);

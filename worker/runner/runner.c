@@ -17,6 +17,7 @@
 #include "common/base/fault.h"
 #include "common/base/json.h"
 #include "common/base/text.h"
+#include "common/moe/family_name.h"
 #include "kernels/core/family.h"
 #include "kernels/families/family_asm.h"
 #include "kernels/gpu/host/hip_open.h"
@@ -32,10 +33,13 @@
 #endif
 #include "worker/sandbox/sandbox.h"
 
-#define STEPS_MAX          65536
-#define AHEAD_NICE         10 /* about a tenth of the CPU share of nice 0; a runner may need the code soon */
-#define COMPILERS_MAX      16 /* maximum compilers at once per runner; each needs 100 MB or more */
-#define TOO_LARGE_RETRY_MS 60000 /* retry later: memory may be free again */
+#define STEPS_MAX 65536
+/* about a tenth of the CPU share of nice 0; not lower, because a runner may need the code soon */
+#define AHEAD_NICE 10
+/* maximum number of concurrent compilers per runner; each needs 100 MB or more */
+#define COMPILERS_MAX 16
+/* after this time, try a shape that was too large again, because memory may have been freed */
+#define TOO_LARGE_RETRY_MS 60000
 
 struct runner {
     const struct mf_runner_options *options;
@@ -50,10 +54,10 @@ struct runner {
     const struct mf_family *extra_families[MF_RUNNER_FOREIGN_MAX + MF_PLUGINS_MAX];
     struct mf_family_set extra;
     struct {
-        int64_t retry_at_ms; /* 0: none */
+        int64_t retry_at_ms; /* 0: no shape was too large */
         struct mf_shape shape;
         char why[MF_REASON_MAX];
-    } too_large; /* the last shape that did not fit into memory; its other units fail until retry_at_ms */
+    } too_large; /* the last shape that did not fit into memory; units of this shape fail until retry_at_ms */
 };
 
 /* A parsed `unit` message. */
@@ -102,18 +106,12 @@ static bool add_text_item(cJSON *array, const char *text)
 
 static bool is_listed(const char *list, const char *name)
 {
-    size_t n = strlen(name);
-    for (const char *at = list; at && *at; at += *at == ',') {
-        size_t word = strcspn(at, ",");
-        if (word == n && strncmp(at, name, n) == 0)
-            return true;
-        at += word;
-    }
-    return !list || !*list;
+    return mf_family_is_listed(list && *list ? list : NULL, name);
 }
 
-/* Adds the names of the families for the device's kind that the list selects; "" selects all except families
- * available only on request. Needs only the name of the device, which has the kind. False: out of memory. */
+/* Adds the names of the families for the device's kind that the list selects. "" selects all families except
+ * those available only on request. The kind is taken from the device's name, so the device need not be open.
+ * Returns false if out of memory. */
 static bool add_families(const struct runner *r, const char *list, cJSON *array)
 {
     size_t n, kind = strcspn(r->options->device, ":");
@@ -132,8 +130,9 @@ static bool add_families(const struct runner *r, const char *list, cJSON *array)
     return ok;
 }
 
-/* Returns a name in --families that no family has, for any kind of device, or NULL. With shared objects it
- * returns NULL: an object that failed to load may have the missing name, and a rejection reports it. */
+/* Returns a name in --families that no family has, for any kind of device. Returns NULL if there is none.
+ * Also returns NULL with shared objects, because an object that failed to load may contain that family; a
+ * rejection then reports the object. */
 static const char *find_unknown_family(const struct runner *r, char word[MF_FAMILY_NAME_MAX])
 {
     if (r->options->n_family_so > 0)
@@ -160,9 +159,9 @@ static uint64_t hash_of_names(const cJSON *array)
     return hash;
 }
 
-/* Hash of the differences to the built-in kernels: plugins, prebuilt kernels, foreign runners and --families.
- * Workers with equal offers have equal hashes. The farm caches enumerations by revision, which includes the
- * hash. 0: no difference. */
+/* Computes a hash of everything that differs from the built-in kernels: plugins, prebuilt kernels, foreign
+ * runners and --families. The hash is 0 if nothing differs. Workers that offer the same steps have equal
+ * hashes. The farm caches enumerations by revision, which includes the hash. */
 static int hash_of_offers(const struct runner *r, const cJSON *families, uint64_t *ret)
 {
     _cleanup_(cJSON_Deletep) cJSON *all = cJSON_CreateArray();
@@ -175,7 +174,7 @@ static int hash_of_offers(const struct runner *r, const cJSON *families, uint64_
     return 0;
 }
 
-/* False if kernels cannot be compiled ahead here, for example with foreign runners. */
+/* True if this runner can compile kernels ahead. It cannot with foreign runners, for example. */
 static bool compiles(const struct runner *r)
 {
     const struct mf_device_info unknown = {0};
@@ -398,7 +397,7 @@ static int make_session(struct runner *r, const struct request *q, char *why, si
         (void)mf_copy(why, why_cap, r->too_large.why);
         return -ENOMEM;
     }
-    /* Free the old session first: both may not fit into memory. */
+    /* Free the old session first, because both sessions may not fit into memory. */
     r->session = mf_session_free(r->session);
     struct mf_session_args args = {.device = r->device,
                                    .shape = q->shape,
@@ -451,7 +450,8 @@ static int run_unit(struct runner *r, const cJSON *unit)
     return mf_runner_sink_end(&r->sink);
 }
 
-/* Runs at low priority, so that it does not disturb measurements. Opens no device. */
+/* Compiles the code of a shape. Runs at low priority, so that it does not disturb measurements. Opens no
+ * device. */
 static int compile_ahead(struct runner *r, const cJSON *message)
 {
     const char *field, *only = r->options->families && r->options->families[0] ? r->options->families : NULL;
@@ -462,7 +462,8 @@ static int compile_ahead(struct runner *r, const cJSON *message)
     size_t n_steps;
     if (!known || mf_device_info_parse(known, &info, &field) < 0 || parse_shape(message, &shape) < 0 ||
         mf_device_hip_compiler(r->options->device, &info, &compiler) < 0)
-        return send_error(r, MF_STATUS_UNSUPPORTED, "ahead: known or shape missing, invalid or not of a GPU");
+        return send_error(r, MF_STATUS_UNSUPPORTED,
+                          "ahead: known or shape is missing or invalid, or the device is not a GPU");
     _cleanup_(mf_ahead_release) struct mf_ahead ahead = {.device = &info, .kind = "hip", .shape = &shape};
     int x = mf_ahead_add_shape(&ahead, only, &n_steps);
     (void)setpriority(PRIO_PROCESS, 0, AHEAD_NICE);
@@ -505,8 +506,9 @@ static int handle(struct runner *r, const cJSON *message)
 
 static int dying_fd = -1;
 
-/* Signal handler: sends `dying` to the worker at once, since the kernel frees the memory of a process before
- * others can see its exit. Then raises the signal again; SA_RESETHAND has restored its default action. */
+/* Signal handler: sends `dying` to the worker at once, because the kernel frees the memory of a process
+ * before others can see its exit. Then raises the signal again; SA_RESETHAND has restored its default action.
+ */
 static void send_dying(int signal_number)
 {
     char line[] = "\n{\"op\":\"dying\",\"signal\":00}\n";
@@ -552,7 +554,7 @@ static int start_foreign(struct runner *r)
     return 0;
 }
 
-/* Appends plugins to `extra`; foreign runners come first. */
+/* Appends plugins to `extra`, after the foreign runners. */
 static void load_plugins(struct runner *r)
 {
     char kind[16];
@@ -577,7 +579,7 @@ static int run(struct runner *r)
         if (x > 0)
             x = handle(r, message);
     }
-    /* The worker has exited: this is not an error. */
+    /* -EPIPE means that the worker has exited, which is not an error. */
     return x == -EPIPE ? 0 : x;
 }
 

@@ -89,7 +89,8 @@ static void run_child(int fd, const struct mf_family *f, const struct mf_device_
 {
     static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
     for (size_t i = 0; i < MF_ARRAY_LEN(signals); i++)
-        (void)signal(signals[i], SIG_DFL); /* the signal handlers of the runner report to the worker */
+        /* the child must not run the runner's signal handlers, which report to the worker */
+        (void)signal(signals[i], SIG_DFL);
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     struct sender s = {.offer = {.step = send_step, .reject = send_reject}};
     mf_channel_init(&s.channel, fd);
@@ -111,7 +112,7 @@ static int forward_step(const struct mf_family *f, const cJSON *m, struct mf_off
                              field);
     if (strcmp(step.family, f->name) != 0)
         return offer->reject(offer, f->name, step.name, "malformed",
-                             "invalid step: family is %s, not that of the plugin", step.family);
+                             "invalid step: family is %s, not the plugin's family", step.family);
     return offer->step(offer, &step);
 }
 
@@ -124,8 +125,8 @@ static int forward_reject(const struct mf_family *f, const cJSON *m, struct mf_o
     return offer->reject(offer, f->name, kernel, rule, "%s", reason);
 }
 
-/* 1: enumeration is complete; 0: the child exited; -ETIMEDOUT: it is silent. Other values: error of the
- * offer. */
+/* Returns 1 if enumeration is complete, 0 if the child exited, -ETIMEDOUT if the child sends nothing, or a
+ * negative error of the offer. */
 static int forward_all(const struct mf_family *f, struct mf_channel *from, struct mf_offer *offer,
                        int64_t *result)
 {
@@ -185,7 +186,7 @@ int mf_runner_plugin_enumerate(const struct mf_family *f, const struct mf_device
     mf_channel_init(&channel, fds[0]);
     int r = forward_all(f, &channel, offer, &result);
     mf_channel_release(&channel);
-    (void)kill(child, SIGKILL); /* it has sent everything, hangs or has exited */
+    (void)kill(child, SIGKILL); /* the child has sent everything, hangs or has exited */
     (void)waitpid(child, &status, 0);
     return offer_end_rejection(f, r, result, status, offer);
 }

@@ -1,8 +1,10 @@
-/* Kernel families from shared objects (--family-so): loading, enumeration in a child process, rejections.
+/* Kernel families from shared objects (--family-so): loads them, enumerates them in a child process and
+ * reports their rejections.
  *
  * A built-in family enumerates in the runner. A plugin enumerates in a child of the runner, so that a crash,
- * hang or invalid step costs only its own steps and is reported as a rejection. Opening and launching run in
- * the runner: a crash there becomes the result of the step, as with every kernel. */
+ * hang or invalid step affects only the plugin's own steps and is reported as a rejection. Plugin steps are
+ * opened and launched in the runner. If they crash there, the crash becomes the result of the step, as with
+ * every kernel. */
 #pragma once
 
 #include "kernels/families/family_plugin.h"
@@ -17,11 +19,13 @@ struct mf_runner_plugins {
     size_t n_refused;
 };
 
-/* Call before the device is opened, which starts threads. Enumeration reports objects that failed to load. */
+/* Loads the shared objects. Call before opening the device, because opening starts threads. Failures to load
+ * are reported later, by mf_runner_plugins_offer_rejections. */
 void mf_runner_plugins_load(struct mf_runner_plugins *p, const char *const *paths, int n,
                             const char *device_kind);
 void mf_runner_plugins_release(struct mf_runner_plugins *p);
-/* Forwards the steps and rejections of one family. Returns a negative error of the offer. */
+/* Forwards the steps and rejections of one family to the offer. If the offer returns a negative error,
+ * returns that error. */
 int mf_runner_plugin_enumerate(const struct mf_family *f, const struct mf_device_info *device,
                                const struct mf_shape *shape, struct mf_offer *offer);
 /* Offers a rejection for each object that failed to load. */

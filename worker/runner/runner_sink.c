@@ -52,7 +52,7 @@ static int sink_begin(struct mf_sink *sink, int64_t id, bool is_pipeline, int64_
     return r;
 }
 
-/* Leaves out unknown values. */
+/* Adds resource usage, without unknown values. */
 static bool add_use(cJSON *m, const struct mf_resource_usage *use)
 {
     const struct {
@@ -127,7 +127,7 @@ static bool fill_won(cJSON *to, const struct mf_race_won *won)
     return ties != NULL;
 }
 
-/* Only if the race has more than one group. */
+/* Adds the outcomes per group, if the race has more than one group. */
 static bool add_groups(cJSON *race, const struct mf_race_outcome *o)
 {
     cJSON *groups = o->n_groups > 1 ? cJSON_AddArrayToObject(race, "groups") : NULL;

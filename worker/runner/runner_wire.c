@@ -12,14 +12,14 @@
 #include "common/moe/status.h"
 
 #define IN_FDS_PER_READ 8
-/* mf_channel_send_many writes when this many bytes are queued or this long after the last write. */
+/* mf_channel_send_many writes if this many bytes are queued or if the last write was this long ago. */
 #define MANY_BYTES (32 << 10)
 #define MANY_MS    5
 
 void mf_channel_init(struct mf_channel *c, int fd)
 {
     *c = (struct mf_channel){.fd = fd};
-    /* room for a full line and the start of the next ones */
+    /* room for a full line and the start of the next line */
     mf_buf_init(&c->in, MF_CHANNEL_LINE_MAX + (1u << 20));
     mf_buf_init(&c->out, MF_CHANNEL_OUT_MAX);
 }
@@ -38,7 +38,8 @@ void mf_channel_release(struct mf_channel *c)
     c->fd = -1;
 }
 
-/* One sendmsg call: the bytes before the next descriptor, or that descriptor and the bytes that follow it. */
+/* Makes one sendmsg call. It sends either the bytes before the next descriptor, or the next descriptor and
+ * the bytes up to the descriptor after it. */
 static ssize_t write_some(struct mf_channel *c)
 {
     bool with_fd = c->n_out_fds > 0 && c->out_fds[0].at == 0;
@@ -154,7 +155,7 @@ int mf_channel_fill(struct mf_channel *c)
 {
     char bytes[65536];
     while (!c->eof) {
-        /* Limited: the rest is read after messages have been taken. */
+        /* Stop reading at a limit. The caller takes messages first, then reads the rest. */
         if (c->in.len - c->in_start > MF_CHANNEL_LINE_MAX || c->n_in_fds == MF_CHANNEL_FDS_MAX)
             return 0;
         struct iovec iov = {.iov_base = bytes, .iov_len = sizeof(bytes)};
@@ -200,7 +201,8 @@ int mf_channel_next(struct mf_channel *c, cJSON **ret)
         if (!end) {
             c->in_scanned = c->in.len;
             if (c->n_in_fds == MF_CHANNEL_FDS_MAX)
-                return -EPROTO; /* the messages read so far carry no descriptors, and no more can be read */
+                /* the messages so far carry no descriptors, and no further descriptors can be read */
+                return -EPROTO;
             return c->in.len - c->in_start >= MF_CHANNEL_LINE_MAX ? -EMSGSIZE : 0;
         }
         const char *line = c->in.data + c->in_start;
@@ -264,7 +266,8 @@ int mf_channel_send_wait(struct mf_channel *c, const cJSON *message, int fd)
     return r < 0 ? r : flush_wait(c);
 }
 
-/* After a pause a message is written at once, so that a slow sender still reports progress. */
+/* If the last write was some time ago, writes the message at once, so that a slow sender still reports
+ * progress. */
 int mf_channel_send_many(struct mf_channel *c, const cJSON *message)
 {
     int r = queue(c, message, -1);

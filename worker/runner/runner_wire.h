@@ -1,9 +1,10 @@
 /* Channel between a worker and its runner: JSON lines and file descriptors over a stream socket pair
- * (docs/protocol.md section 2). Both ends use it.
+ * (docs/protocol.md section 2). Both ends use this module.
  *
- * A message is one line: an object with the member `op`, at most MF_CHANNEL_LINE_MAX bytes. A descriptor
- * travels as SCM_RIGHTS with the first byte of its message. Received descriptors are kept in order; a message
- * that carries one takes the oldest. Only the _wait and _many functions block. Single-threaded. */
+ * A message is one line: an object with the member `op`, at most MF_CHANNEL_LINE_MAX bytes. A descriptor is
+ * sent as SCM_RIGHTS with the first byte of its message. Received descriptors are queued in order. The reader
+ * of a message that carries a descriptor takes the oldest from the queue. Only the _wait and _many functions
+ * block. Not thread-safe. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -16,8 +17,8 @@
 #include "common/moe/step.h"
 
 #define MF_CHANNEL_LINE_MAX (8u << 20)
-#define MF_CHANNEL_OUT_MAX  (32u << 20) /* queued but not written */
-#define MF_CHANNEL_FDS_MAX  128         /* in transit, per direction */
+#define MF_CHANNEL_OUT_MAX  (32u << 20) /* maximum number of bytes queued but not written */
+#define MF_CHANNEL_FDS_MAX  128         /* maximum number of descriptors in transit per direction */
 
 #define MF_RUNNER_FD_ENV "MOEFARM_RUNNER_FD"
 
@@ -25,50 +26,56 @@ struct mf_channel {
     int fd;
     bool eof; /* the peer has closed its end */
     struct mf_buf in, out;
-    size_t in_start;   /* first byte of `in` that no message has used */
-    size_t in_scanned; /* there is no newline before this byte */
+    size_t in_start;   /* offset of the first byte of `in` that has not been returned in a message */
+    size_t in_scanned; /* `in` has no newline from in_start up to this offset */
     int in_fds[MF_CHANNEL_FDS_MAX], n_in_fds;
     struct {
         int fd;
-        size_t at; /* offset in `out` of the byte it is sent with */
+        size_t at; /* offset in `out` of the byte that this descriptor accompanies */
     } out_fds[MF_CHANNEL_FDS_MAX];
     int n_out_fds;
-    int64_t written_ms; /* last time all of `out` was written */
+    int64_t written_ms; /* time when `out` was last written completely */
 };
 
 /* Takes ownership of the descriptor. */
 void mf_channel_init(struct mf_channel *c, int fd);
 void mf_channel_release(struct mf_channel *c);
 
-/* Queues a message and writes as much as the socket accepts. fd is sent with it unless -1, and stays the
- * caller's. -EMSGSIZE: longer than a line; -ENOBUFS: the peer does not read; -EPIPE. */
+/* Queues a message and writes as much as the socket accepts. If fd is not -1, sends that descriptor with the
+ * message; the caller still owns it. Returns -EMSGSIZE if the message is longer than a line, -ENOBUFS if the
+ * peer does not read, or -EPIPE. */
 int mf_channel_send(struct mf_channel *c, const cJSON *message, int fd);
-/* 0: everything is written; 1: the socket accepts no more now. */
+/* Returns 0 if everything is written, 1 if the socket accepts no more now. */
 int mf_channel_flush(struct mf_channel *c);
 static inline bool mf_channel_wants_write(const struct mf_channel *c)
 {
     return c->out.len > 0;
 }
-/* Reads available data if there is room; sets eof. -EPROTO: descriptors were truncated. */
+/* Reads available data if there is room. Sets `eof` if the peer has closed. Returns -EPROTO if descriptors
+ * were truncated. */
 int mf_channel_fill(struct mf_channel *c);
-/* 1: a message, the caller owns it; 0: no complete message; -EBADMSG: an invalid line, now skipped;
- * -EMSGSIZE: a line that is too long; -EPROTO: the peer sent more descriptors than its messages carry. */
+/* Returns 1 and a message, which the caller owns, or 0 if there is no complete message. Returns -EBADMSG
+ * after skipping an invalid line, -EMSGSIZE if a line is too long, or -EPROTO if the peer sent more
+ * descriptors than its messages carry. */
 int mf_channel_next(struct mf_channel *c, cJSON **ret);
-/* Returns the oldest descriptor received, now the caller's; -1: none. */
+/* Returns the oldest received descriptor, which the caller then owns, or -1 if there is none. */
 int mf_channel_take_fd(struct mf_channel *c);
 
-/* Blocking variants. send_wait: writes the message and everything queued. send_many: for many messages; may
- * queue the message until a later one or send_wait. wait: waits for a message; 1: *ret is the caller's, 0:
- * the peer has closed, -ETIMEDOUT. timeout_ms < 0: no limit. */
+/* Blocking functions.
+ *
+ *   send_wait   writes the message and everything queued
+ *   send_many   for many messages; may queue the message until a later send_many or send_wait
+ *   wait        waits for a message. Returns 1 and a message, which the caller owns; 0 if the peer has
+ *               closed; -ETIMEDOUT after timeout_ms (< 0: no limit) */
 int mf_channel_send_wait(struct mf_channel *c, const cJSON *message, int fd);
 int mf_channel_send_many(struct mf_channel *c, const cJSON *message);
 int mf_channel_wait(struct mf_channel *c, int64_t timeout_ms, cJSON **ret);
 
-/* {"op": op}; NULL when out of memory. */
+/* Returns a new message {"op": op}, or NULL if out of memory. */
 cJSON *mf_channel_message(const char *op);
-/* A step and a rejection of an enumeration; NULL when out of memory. */
+/* Return a new message about a step or a rejection of an enumeration, or NULL if out of memory. */
 cJSON *mf_channel_step_message(const struct mf_step *step);
 cJSON *mf_channel_reject_message(const char *family, const char *kernel, const char *rule, const char *format,
                                  va_list args);
-/* The op of a message returned by mf_channel_next. */
+/* Returns the op of a message from mf_channel_next. */
 const char *mf_channel_op(const cJSON *message);

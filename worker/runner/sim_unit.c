@@ -48,7 +48,7 @@ static void execute_fault(enum mf_sim_fault fault, const char *name)
     }
 }
 
-/* Returns the status that the gates give the planted fault, or MF_STATUS_OK. */
+/* Returns the status that the gates give to the planted fault, or MF_STATUS_OK. */
 static enum mf_status fault_status(enum mf_sim_fault fault, char reason[MF_REASON_MAX])
 {
     switch (fault) {
@@ -80,7 +80,8 @@ static enum mf_status fault_status(enum mf_sim_fault fault, char reason[MF_REASO
     return MF_STATUS_OK;
 }
 
-/* Time of a step. With a non-uniform routing it varies by up to 10 %, depending on the step. */
+/* Returns the time of a step. With a non-uniform routing, the time varies by up to 10 %, depending on the
+ * step. */
 static double step_us(const struct mf_device *device, const struct mf_shape *shape,
                       const struct mf_unit_options *options, const struct mf_step *step)
 {
@@ -104,7 +105,7 @@ static int probe_step(struct mf_device *device, const struct mf_shape *shape,
     sink->phase(sink, MF_PHASE_TIMING);
     enum mf_sim_fault fault = mf_sim_fault_of(device, p->step.name);
     execute_fault(fault, p->step.name);
-    /* A step without memory does not run */
+    /* A step that gets no memory does not run. */
     mf_sleep_ms(fault == MF_SIM_FAULT_NO_MEMORY ? 0 : mf_sim_step_ms(device));
     struct mf_unit_result result = {.id = p->id,
                                     .us = NAN,
@@ -136,7 +137,7 @@ static int probe_step(struct mf_device *device, const struct mf_shape *shape,
     return sink->result(sink, &result);
 }
 
-/* Does not stop early based on other results: a rerun must give the same results in any order. */
+/* Never stops early because of other results, so that a rerun gives the same results in any order. */
 int mf_sim_probe(struct mf_device *device, const struct mf_shape *shape,
                  const struct mf_unit_options *options, const struct mf_probe_step *steps, size_t n,
                  struct mf_sink *sink)
@@ -156,7 +157,7 @@ struct sim_race {
     const struct mf_race_entry *entries;
     double *true_us;
     int64_t *n_calls;
-    uint64_t *noise; /* per pipeline; equal for equal steps */
+    uint64_t *noise; /* by pipeline; pipelines with equal steps have equal noise */
 };
 
 static int sample(void *context, size_t racer, int round, double *ret_us, char reason[MF_REASON_MAX])
@@ -168,7 +169,8 @@ static int sample(void *context, size_t racer, int round, double *ret_us, char r
     return 0;
 }
 
-/* Models the time of a pipeline: sum of the steps, launch gaps, and a factor of up to 3 % per pipeline. */
+/* Models the time of a pipeline: the sum of its steps and launch gaps, times a factor that differs from 1 by
+ * up to 3 % and depends on the pipeline. */
 static void model_pipeline(struct sim_race *s, size_t i)
 {
     const struct mf_race_entry *e = &s->entries[i];
@@ -185,7 +187,7 @@ static void model_pipeline(struct sim_race *s, size_t i)
     s->noise[i] = mf_sim_noise(s->options->seed, s->shape, name);
 }
 
-/* Executes the planted faults of the pipeline's steps, as its verification would. */
+/* Executes the planted faults of the pipeline's steps, as if the pipeline were verified. */
 static int verify_pipeline(struct sim_race *s, size_t i, struct mf_racer *racer,
                            const struct mf_unit_options *options, struct mf_sink *sink)
 {

@@ -1,5 +1,6 @@
-/* Probe and race on a simulated device: results without data. Planted faults of the device's spec either
- * happen (a crash kills the runner) or are reported as the gate that would have rejected them. */
+/* Probes and races on a simulated device, without data. The device's spec can plant faults in steps. A
+ * planted fault either happens (a crash kills the runner) or is reported as rejected by the gate that would
+ * detect it. */
 #pragma once
 
 #include "measure/session/session.h"
@@ -7,7 +8,7 @@
 int mf_sim_probe(struct mf_device *device, const struct mf_shape *shape,
                  const struct mf_unit_options *options, const struct mf_probe_step *steps, size_t n,
                  struct mf_sink *sink);
-/* An entry fails as a whole if one of its steps has a planted fault. */
+/* A pipeline fails if one of its steps has a planted fault. */
 int mf_sim_race(struct mf_device *device, const struct mf_shape *shape, const struct mf_unit_options *options,
                 const struct mf_race_entry *entries, size_t n, const struct mf_race_plan *plan,
                 struct mf_sink *sink);

@@ -21,11 +21,12 @@
 #include "kernels/core/code.h"
 #include "kernels/core/sibling_file.h"
 
-/* Landlock rights missing in the headers of Debian 12. The number is the first ABI version with the right. */
-#define FS_TRUNCATE  (UINT64_C(1) << 14) /* version 3 */
-#define NET_ALL      UINT64_C(3)         /* version 4: TCP bind and connect */
-#define FS_IOCTL_DEV (UINT64_C(1) << 15) /* version 5 */
-#define SCOPE_ALL    UINT64_C(3)         /* version 6: abstract sockets and signals */
+/* Landlock rights that the headers of Debian 12 lack. The version is the first Landlock ABI with the right.
+ */
+#define FS_TRUNCATE  (UINT64_C(1) << 14) /* Landlock version 3 */
+#define NET_ALL      UINT64_C(3)         /* Landlock version 4: TCP bind and connect */
+#define FS_IOCTL_DEV (UINT64_C(1) << 15) /* Landlock version 5 */
+#define SCOPE_ALL    UINT64_C(3)         /* Landlock version 6: abstract sockets and signals */
 #define FS_FILE_RIGHTS                                                                           \
     (LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_READ_FILE | \
      FS_TRUNCATE | FS_IOCTL_DEV)
@@ -48,9 +49,9 @@ enum { ALL = 0, GPU = 1, FOREIGN = 2 };
 
 /* clang-format off */
 static const struct {
-    const char *path;   /* glob pattern; missing paths are skipped */
+    const char *path;   /* glob pattern; if no path matches, the rule is skipped */
     uint64_t rights;
-    int runners;        /* runners that need it */
+    int runners;        /* kinds of runners that get the rights */
 } rules[] = {
     /* system libraries */
     {"/usr",                READ, ALL},
@@ -95,7 +96,7 @@ static int allow(const struct landlock *l, const char *path, uint64_t rights)
     struct stat status;
     _cleanup_(mf_closep) int fd = open(path, O_PATH | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &status) < 0)
-        return 0; /* missing, so not needed */
+        return 0; /* the path does not exist, so the runner cannot need it */
     struct landlock_path_beneath_attr rule = {.allowed_access = rights & l->supported, .parent_fd = fd};
     if (!S_ISDIR(status.st_mode))
         rule.allowed_access &= FS_FILE_RIGHTS;
@@ -114,7 +115,7 @@ static int allow_pattern(const struct landlock *l, const char *pattern, uint64_t
     return r;
 }
 
-/* Read access to each folder of a colon-separated list. */
+/* Gives read access to each folder of a colon-separated list. */
 static int allow_path_list(const struct landlock *l, const char *list)
 {
     char path[PATH_MAX];
@@ -128,7 +129,7 @@ static int allow_path_list(const struct landlock *l, const char *list)
     return r;
 }
 
-/* Access to the folder of a file. */
+/* Gives access to the folder of a file. */
 static int allow_folder_of(const struct landlock *l, const char *file, uint64_t rights)
 {
     char path[PATH_MAX];
@@ -138,7 +139,7 @@ static int allow_folder_of(const struct landlock *l, const char *file, uint64_t 
     return allow(l, slash ? path : ".", rights);
 }
 
-/* Access to the program itself, its GPU modules, the compile helper and the code cache. */
+/* Gives access to the program itself, its GPU modules, the compile helper and the code cache. */
 static int allow_program(const struct landlock *l, bool gpu)
 {
     char path[PATH_MAX];
@@ -174,12 +175,14 @@ static int allow_all(const struct landlock *l, const struct mf_sandbox *s, bool 
     const char *spec = strncmp(s->device, "sim:", 4) == 0 ? strchr(s->device, '/') : NULL;
     spec = spec ? strchr(spec, ':') : NULL;
     spec = spec ? strchr(spec + 1, ':') : NULL;
-    if (r == 0 && spec) /* "sim:CLASS:N:FILE": the simulation counts its faults in a file next to FILE */
+    /* The device is "sim:CLASS:N:FILE". The simulation counts its faults in a file next to FILE. */
+    if (r == 0 && spec)
         r = allow_folder_of(l, spec + 1, FULL);
     return r;
 }
 
-/* Returns the Landlock version applied, 0 if the kernel has none, or -errno. */
+/* Limits file access with Landlock. Returns the Landlock version applied, 0 if the kernel has no Landlock, or
+ * -errno. */
 static int limit_files(const struct mf_sandbox *s, bool gpu)
 {
     long version = syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
@@ -211,7 +214,7 @@ int mf_sandbox_scratch(const char *path)
         return 0;
     if (errno != EEXIST)
         return -errno;
-    /* The contents are not trusted: remove symbolic links, do not follow them */
+    /* The contents are not trusted, so symbolic links are removed and not followed. */
     return nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS) == 0 ? 0 : -EIO;
 }
 
@@ -232,7 +235,7 @@ int mf_sandbox_enter(const struct mf_sandbox *s, char ret_text[MF_SANDBOX_TEXT_M
         mf_format(ret_text, MF_SANDBOX_TEXT_MAX, "none: --no-sandbox");
         return 0;
     }
-    /* By default, CUDA and ROCm cache in the home folder, which is not accessible */
+    /* By default, CUDA and ROCm keep caches in the home folder, which the runner cannot access. */
     static const char *const folders[] = {"TMPDIR", "CUDA_CACHE_PATH", "AMD_COMGR_CACHE_DIR"};
     for (size_t i = 0; s->scratch[0] && i < MF_ARRAY_LEN(folders); i++)
         (void)setenv(folders[i], s->scratch, 1);

@@ -28,7 +28,7 @@
     (CLONE_NEWNS | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | \
      CLONE_NEWCGROUP)
 
-/* Runners that may make the call despite its row. */
+/* Kinds of runners that may make the call although a row denies it. */
 enum { GPU = 1, FOREIGN = 2, SANITIZED = 4 };
 /* Condition on the low 32 bits of an argument. */
 enum test { ALWAYS, IS, HAS, IS_NOT, IS_READ_TRUNC };
@@ -43,16 +43,16 @@ struct row {
 
 /* clang-format off */
 static const struct row rows[] = {
-    /* Network. A GPU driver needs AF_UNIX to listen; it cannot connect. */
+    /* Network. A GPU driver needs an AF_UNIX socket to listen. It cannot connect. */
     {SYS_socket,            EACCES, 0,             IS_NOT, 0, AF_UNIX},
     {SYS_socket,            EACCES, GPU,           ALWAYS, 0, 0},
     {SYS_connect,           EACCES, 0,             ALWAYS, 0, 0},
-    {SYS_sendto,            EACCES, 0,             IS_NOT, 4, 0}, /* with an address */
+    {SYS_sendto,            EACCES, 0,             IS_NOT, 4, 0}, /* denied if it has an address */
     /* io_uring operations bypass seccomp filters */
     {SYS_io_uring_setup,    EPERM,  0,             ALWAYS, 0, 0},
     {SYS_io_uring_enter,    EPERM,  0,             ALWAYS, 0, 0},
     {SYS_io_uring_register, EPERM,  0,             ALWAYS, 0, 0},
-    /* Programs: a GPU runner executes the compile helper; Landlock limits it to that. */
+    /* Programs. A GPU runner must execute the compile helper. Landlock denies it all other programs. */
     {SYS_execve,            EACCES, GPU | FOREIGN, ALWAYS, 0, 0},
     {SYS_execveat,          EACCES, GPU | FOREIGN, ALWAYS, 0, 0},
     /* Other processes. */
@@ -61,7 +61,7 @@ static const struct row rows[] = {
     {SYS_process_vm_writev, EPERM,  0,             ALWAYS, 0, 0},
     {SYS_kcmp,              EPERM,  0,             ALWAYS, 0, 0},
     {SYS_pidfd_getfd,       EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_ioctl,             EPERM,  0,             IS,     1, TIOCSTI}, /* injects terminal input */
+    {SYS_ioctl,             EPERM,  0,             IS,     1, TIOCSTI}, /* TIOCSTI injects terminal input */
     /* Ownership and permissions of files, which Landlock does not cover. */
     {SYS_fchownat,          EPERM,  0,             ALWAYS, 0, 0},
     {SYS_fchown,            EPERM,  0,             ALWAYS, 0, 0},
@@ -71,24 +71,27 @@ static const struct row rows[] = {
     {SYS_removexattr,       EPERM,  0,             ALWAYS, 0, 0},
     {SYS_lremovexattr,      EPERM,  0,             ALWAYS, 0, 0},
     {SYS_fremovexattr,      EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_fchmodat,          EPERM,  GPU | FOREIGN, ALWAYS, 0, 0}, /* compilers create their output this way */
+    /* compilers call it on the files that they create */
+    {SYS_fchmodat,          EPERM,  GPU | FOREIGN, ALWAYS, 0, 0},
     {SYS_fchmod,            EPERM,  GPU | FOREIGN, ALWAYS, 0, 0},
 #ifdef SYS_chmod
     {SYS_chmod,             EPERM,  GPU | FOREIGN, ALWAYS, 0, 0},
     {SYS_chown,             EPERM,  0,             ALWAYS, 0, 0},
     {SYS_lchown,            EPERM,  0,             ALWAYS, 0, 0},
 #endif
-    /* Landlock before version 3 (Linux 6.2) does not cover truncation of readable files. */
+    /* Before version 3 (Linux 6.2), Landlock does not prevent truncation of readable files. */
     {SYS_truncate,          EPERM,  0,             ALWAYS, 0, 0},
     {SYS_openat,            EPERM,  0,             IS_READ_TRUNC, 2, 0},
 #ifdef SYS_open
     {SYS_open,              EPERM,  0,             IS_READ_TRUNC, 1, 0},
 #endif
-    {SYS_openat2,           ENOSYS, 0,             ALWAYS, 0, 0}, /* filters cannot read its flags: openat */
+    /* ENOSYS makes callers use openat, because a filter cannot read the flags of openat2 */
+    {SYS_openat2,           ENOSYS, 0,             ALWAYS, 0, 0},
     {SYS_open_by_handle_at, EPERM,  0,             ALWAYS, 0, 0},
     /* Namespaces and mounts, which would bypass these rules. */
     {SYS_clone,             EPERM,  0,             HAS,    0, NAMESPACES},
-    {SYS_clone3,            ENOSYS, 0,             ALWAYS, 0, 0}, /* filters cannot read its flags: clone */
+    /* ENOSYS makes callers use clone, because a filter cannot read the flags of clone3 */
+    {SYS_clone3,            ENOSYS, 0,             ALWAYS, 0, 0},
     {SYS_unshare,           EPERM,  0,             ALWAYS, 0, 0},
     {SYS_setns,             EPERM,  0,             ALWAYS, 0, 0},
     {SYS_mount,             EPERM,  0,             ALWAYS, 0, 0},
@@ -132,7 +135,7 @@ static const struct row rows[] = {
 };
 /* clang-format on */
 
-#define ROW_MAX 6 /* maximum instructions per row */
+#define ROW_MAX 6 /* maximum number of BPF instructions per row */
 #define ALL_MAX (ROW_MAX * MF_ARRAY_LEN(rows) + 16)
 
 struct program {
@@ -155,7 +158,7 @@ static void add_return(struct program *p, uint32_t action)
     add(p, BPF_RET | BPF_K, action, 0, 0);
 }
 
-/* Adds the instructions of a row. The accumulator holds the system call number before and after. */
+/* Adds the instructions of a row. The accumulator holds the system call number before and after them. */
 static void add_row(struct program *p, const struct row *r)
 {
     uint32_t no = SECCOMP_RET_ERRNO | (uint32_t)r->error;
@@ -166,7 +169,8 @@ static void add_row(struct program *p, const struct row *r)
     }
     bool truncates = r->test == IS_READ_TRUNC;
     add(p, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)r->call, 0, truncates ? 5 : 4);
-    load(p, offsetof(struct seccomp_data, args) + 8 * (size_t)r->argument); /* little-endian: low half */
+    /* low half of the argument on little-endian machines */
+    load(p, offsetof(struct seccomp_data, args) + 8 * (size_t)r->argument);
     if (truncates)
         add(p, BPF_ALU | BPF_AND | BPF_K, O_ACCMODE | O_TRUNC, 0, 0);
     uint16_t jump = BPF_JMP | BPF_K | (r->test == HAS ? BPF_JSET : BPF_JEQ);
@@ -178,7 +182,8 @@ static void add_row(struct program *p, const struct row *r)
 static unsigned exempt_of(bool gpu, bool foreign)
 {
     unsigned exempt = (gpu ? GPU : 0) | (foreign ? FOREIGN : 0);
-#ifdef __SANITIZE_ADDRESS__ /* LeakSanitizer inspects its own threads with ptrace */
+/* allowed because LeakSanitizer inspects the threads of its own process with ptrace */
+#ifdef __SANITIZE_ADDRESS__
     exempt |= SANITIZED;
 #endif
     return exempt;

@@ -19,7 +19,8 @@
 
 extern char **environ;
 
-/* gfx942 is supported from clang 17 on, gfx950 from 20. The lld of the same version is a separate package. */
+/* clang supports gfx942 from version 17 on, and gfx950 from version 20 on. The lld of the same version is a
+ * separate package. */
 static const char *const programs[] = {"clang-22", "clang-21", "clang-20",
                                        "clang-19", "clang-18", "clang-17"};
 

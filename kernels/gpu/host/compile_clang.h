@@ -1,12 +1,12 @@
 /* Compiles AMD kernels with a plain clang, without ROCm headers or device library
- * (kernels/gpu/src/amd_bare.h). It supports architectures that a distribution's hipRTC may not, and shows
- * that the kernels compile for them. */
+ * (kernels/gpu/src/amd_bare.h). It supports architectures that a distribution's hipRTC may not support, and
+ * shows that the kernels compile for them. */
 #pragma once
 
-/* Prints name and version of the clang as one line. -ENOENT with a message on stderr if no recent clang is
- * installed. */
+/* Prints name and version of clang as one line. Returns -ENOENT, with a message on stderr, if no recent clang
+ * is installed. */
 int mf_clang_version(void);
 
-/* Compiles `source` to a code object in `out`, which is complete or absent afterwards; clang writes to
- * stderr. */
+/* Compiles `source` to a code object in `out`, which afterwards is complete or does not exist. clang writes
+ * to stderr. */
 int mf_clang_compile(const char *arch, const char *source, const char *out, char **defines, int n_defines);

@@ -1,19 +1,20 @@
-/* moefarm-compile: compiles one kernel source to one code object, in its own process because compilers may
- * crash (Debian's hipRTC aborts on an unknown architecture).
+/* moefarm-compile: compiles one kernel source to one code object. It is a program of its own because
+ * compilers may crash (Debian's hipRTC aborts on an unknown architecture).
  *
  *     moefarm-compile [--sources=DIGEST] VENDOR ARCH SOURCE OUT [-DNAME=VALUE …]
  *     moefarm-compile [--sources=DIGEST] --version VENDOR
  *
- * DIGEST is the caller's digest of the kernel sources, part of the name OUT (kernels/core/code.h). If it
- * differs from the digest of the built-in sources, nothing is compiled.
+ * DIGEST is the caller's digest of the kernel sources, which is part of the name OUT (kernels/core/code.h).
+ * If it differs from the digest of the built-in sources, nothing is compiled.
  *
  * The run-time compilers of both vendors have the same functions with different prefixes, so no headers are
  * needed. The third vendor, "clang", is a program (kernels/gpu/host/compile_clang.h). Compiler output goes to
- * stderr. OUT is complete or absent, even after a power failure. If OUT is not writable, the code goes to its
- * fallback path (kernels/core/code.h).
+ * stderr. OUT is complete or does not exist, even after a power failure. If OUT is not writable, the code
+ * goes to its fallback path (kernels/core/code.h).
  *
- * Of several processes that compile the same OUT, one compiles and the others wait for OUT.lock; the kernel
- * releases the lock if its holder dies. The process is killed when its parent exits. */
+ * If several processes compile the same OUT, one of them compiles and the others wait for OUT.lock. If the
+ * process that holds the lock dies, the kernel releases the lock. The process is killed when its parent
+ * exits. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -33,14 +34,15 @@
 #include "kernels/core/code.h"
 #include "kernels/gpu/host/compile_clang.h"
 
-#define LOCK_WAIT_S 20 /* of the 60 s that the caller allows a compiler */
+#define LOCK_WAIT_S 20 /* part of the 60 s that the caller allows a compiler */
 
 struct compiler {
     const char *vendor, *prefix;
     const char *libraries[8]; /* tried in this order */
     const char *size_call, *code_call;
     const char *fixed[4]; /* options for every kernel */
-    bool file_is_version; /* its version function returns the same number in every release */
+    /* the version function returns the same number in every release, so print the file name too */
+    bool file_is_version;
 };
 static const struct compiler compilers[] = {
     {"nvidia",
@@ -52,7 +54,7 @@ static const struct compiler compilers[] = {
      false},
     {"amd",
      "hiprtc",
-     /* HIP 7's runtime contains no compiler; before 5.3 only the runtime did */
+     /* HIP 7's runtime contains no compiler; before release 5.3 only the runtime contained it */
      {"libhiprtc.so.7", "libhiprtc.so.6", "libamdhip64.so.6", "libhiprtc.so.5", "libamdhip64.so.5"},
      "CodeSize",
      "Code",
@@ -60,7 +62,7 @@ static const struct compiler compilers[] = {
      true},
 };
 
-/* Functions of either compiler; they return 0 on success. */
+/* Functions that both compilers have. They return 0 on success. */
 struct calls {
     void *library;
     int (*version)(int *major, int *minor);
@@ -101,7 +103,7 @@ static int load(const struct compiler *v, struct calls *c)
         c->library = dlopen(v->libraries[i], RTLD_NOW | RTLD_LOCAL);
         if (c->library && has_calls(v, c))
             return 0;
-        any |= c->library != NULL; /* never unloaded: it may have started threads */
+        any |= c->library != NULL; /* never unloaded, because it may have started threads */
     }
     if (any)
         (void)fprintf(stderr,
@@ -214,7 +216,8 @@ static void on_alarm(int signal_number)
     (void)signal_number;
 }
 
-/* Waits for the lock at most LOCK_WAIT_S: its holder may be starved of CPU time. */
+/* Waits for the lock, but at most LOCK_WAIT_S, because the process that holds it may be starved of CPU time.
+ */
 static int wait_for_lock(int fd)
 {
     const struct sigaction action = {.sa_handler = on_alarm}; /* no SA_RESTART: the signal interrupts flock */
@@ -225,8 +228,8 @@ static int wait_for_lock(int fd)
     return r;
 }
 
-/* Returns the descriptor of the locked file, or -1 if the lock is unavailable: the code may then be compiled
- * twice. *ret_waited: another process held the lock. */
+/* Returns the descriptor of the locked file, or -1 if the lock is unavailable, in which case two processes
+ * may compile the same code. *ret_waited is true if another process held the lock. */
 static int take_lock(const char *path, bool *ret_waited)
 {
     int fd = open(path, O_RDONLY | O_CREAT | O_CLOEXEC, 0666);
@@ -292,8 +295,8 @@ static int usage(void)
     return 2;
 }
 
-/* Removes the digest option, which comes first, if present. Returns false if the digest differs from this
- * build's. */
+/* Removes the digest option if it is the first argument. Returns false if the digest differs from this
+ * build's digest. */
 static bool parse_digest_option(int *argc, char ***argv)
 {
     const size_t n = strlen(MF_CODE_SOURCES_OPTION);
@@ -323,11 +326,12 @@ int main(int argc, char **argv)
     if ((!v && strcmp(vendor, "clang") != 0) || (!wants_version && !mf_code_source(argv[3])))
         return usage();
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    /* NVRTC opens the driver and its devices, which disturbs measurements. The compiler needs no device. */
+    /* NVRTC would open the driver and its devices, which disturbs measurements. The compiler needs no device.
+     */
     (void)setenv("CUDA_VISIBLE_DEVICES", "-1", 1);
     int r = wants_version ? show_version(v) : make_once(v, argv[2], argv[3], argv[4], argv + 5, argc - 5);
-    /* Skip the vendor library's exit handlers: its threads may still run, and OUT is already complete.
-     * LeakSanitizer's exit check occasionally crashes on NVRTC's threads. */
+    /* Skip the exit handlers of the vendor's library, because its threads may still run. OUT is already
+     * complete. LeakSanitizer's exit check occasionally crashes on NVRTC's threads. */
     (void)fflush(NULL);
     _exit(r < 0);
 }

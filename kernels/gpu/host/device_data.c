@@ -8,8 +8,8 @@
 #include "kernels/gpu/host/device_data_private.h"
 
 #define BLOCKS_PER_CORE 8
-#define LDS_MAX         (48 * 1024) /* available to a block on every GPU without an opt-in */
-#define TILE_ROWS       8           /* per block, if values share no scale */
+#define LDS_MAX         (48 * 1024) /* a block may use this much on every GPU without an opt-in */
+#define TILE_ROWS       8           /* rows per block if no two values share a scale */
 #define TILE_COLS       256
 
 /* ---- supported shapes ---- */
@@ -51,7 +51,7 @@ bool mf_device_data_needs_amax(const struct mf_codec *c)
     return (c->scale_bytes > 0 && c->group_rows == 0) || c->global;
 }
 
-/* Rows and columns that a block generates at a time. */
+/* Sets the number of rows and columns that a block generates at a time. */
 static void group_of(const struct mf_codec *c, int64_t cols, mf_i32 *ret_rows, mf_i32 *ret_cols)
 {
     bool free = c->scale_bytes == 0 || has_small_groups(c);
@@ -59,7 +59,7 @@ static void group_of(const struct mf_codec *c, int64_t cols, mf_i32 *ret_rows, m
     *ret_cols = free ? TILE_COLS : c->group_cols > 0 ? c->group_cols : (mf_i32)cols;
 }
 
-/* Bytes of LDS for the kernel: bf16 values, and scales of small groups. */
+/* Returns the bytes of LDS for the kernel: bf16 values, and scales of small groups. */
 static int64_t lds_of(const struct mf_codec *c, int64_t cols)
 {
     mf_i32 group_rows, group_cols;
@@ -122,7 +122,8 @@ static int launch(void *context, int index)
 int mf_device_data_run(struct mf_device_data *m, const struct mf_device_data_launch *launches, size_t n)
 {
     struct run run = {m, launches};
-    struct mf_resource_usage *saved_use = m->device->use; /* resource usage is recorded for steps only */
+    /* do not record resource usage, which is recorded only for steps */
+    struct mf_resource_usage *saved_use = m->device->use;
     double us;
     m->device->use = NULL;
     int r = n > 0 ? m->device->ops->time(m->device, launch, &run, (int)n, &us) : 0;
@@ -274,7 +275,7 @@ int mf_device_data_new(struct mf_device *device, const struct mf_shape *shape, u
         return -ENOMEM;
     *m = (struct mf_device_data){.device = device, .shape = *shape, .seed = seed, .codecs = codecs};
     size_t n = mf_device_data_codes(&device->info, shape, codes);
-    /* compiles all in parallel; opening them reports failures */
+    /* compiles all codes in parallel; the failure of a code is reported when the code is opened */
     (void)device->ops->compile(device, codes, n, NULL, NULL);
     int r = open_functions(m, codes);
     if (r < 0) {

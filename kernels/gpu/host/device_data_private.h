@@ -10,7 +10,7 @@
 #define MF_DEVICE_DATA_THREADS 256 /* threads per block */
 
 enum mf_device_data_kernel {
-    MF_DEVICE_DATA_W, /* data with the codec of a weight; the next with the codec of x */
+    MF_DEVICE_DATA_W, /* generates data with the codec of a weight; the next kernel uses the codec of x */
     MF_DEVICE_DATA_X,
     MF_DEVICE_DATA_DOTS,
     MF_DEVICE_DATA_SLOTS,
@@ -22,7 +22,7 @@ enum mf_device_data_kernel {
     MF_DEVICE_DATA_GATHER,
     MF_DEVICE_DATA_N_
 };
-/* X is last: it may equal W. */
+/* X is last, because it may be the same code as W. */
 enum mf_device_data_code {
     MF_DEVICE_DATA_CODE_W,
     MF_DEVICE_DATA_CODE_REFERENCE,
@@ -31,9 +31,9 @@ enum mf_device_data_code {
     MF_DEVICE_DATA_CODE_X
 };
 
-/* The device's copy of an array of the reference, or its z. */
+/* The device's copy of an array of the reference, or the z that the device computed. */
 struct mf_device_data_copy {
-    const void *of; /* key: the host array; for z, the mf_device_data itself */
+    const void *of; /* key of the copy: the host array or, for z, the mf_device_data itself */
     void *at;
     size_t bytes;
 };
@@ -63,7 +63,7 @@ struct mf_device_data_launch {
         struct mf_hip_round_args round;
         struct mf_hip_gather_args gather;
     } args;
-    size_t bytes; /* of args */
+    size_t bytes; /* size of the member of args that is used */
 };
 
 /* Matrices [rows, cols] of a tensor to generate. */
@@ -71,27 +71,31 @@ struct mf_device_data_matrices {
     enum mf_tensor tensor;
     const struct mf_codec *codec;
     int64_t n, rows, cols;
-    const mf_i32 *indices; /* in device memory: indices of the matrices; NULL: the first n of the tensor */
-    float *amax; /* in device memory: mf_device_data_groups() floats, if mf_device_data_needs_amax() */
+    /* in device memory: indices of the matrices; NULL: the first n matrices of the tensor */
+    const mf_i32 *indices;
+    float *amax; /* in device memory: mf_device_data_groups() floats; only if mf_device_data_needs_amax() */
 };
 
-/* Grid for `work` pieces of work, with a limited number of blocks that stride over them. */
+/* Returns the grid for `work` pieces of work: a limited number of blocks, each of which loops over several
+ * pieces. */
 struct mf_grid mf_device_data_grid(const struct mf_device_data *m, int64_t work);
 int64_t mf_device_data_groups(const struct mf_device_data_matrices *x);
 /* True if the encoding of a matrix depends on its largest magnitude. */
 bool mf_device_data_needs_amax(const struct mf_codec *c);
-/* Adds the launches that generate the matrices and returns their number, 1 or 2. The caller completes
- * args.data of the last one. */
+/* Adds the launches that generate the matrices and returns the number of launches, 1 or 2. The caller
+ * completes args.data of the last launch. */
 int mf_device_data_add_data(struct mf_device_data *m, const struct mf_device_data_matrices *x,
                             struct mf_device_data_launch *ret);
-/* Maximum bytes of cached reference data, a fraction of device memory; the rest is for steps. */
+/* Returns the maximum bytes of cached reference data, a fraction of device memory. The rest of the memory is
+ * for steps. */
 uint64_t mf_device_data_cache_limit(const struct mf_device_data *m);
 /* True if another array of this size may be cached. */
 bool mf_device_data_cache_fits(const struct mf_device_data *m, size_t bytes);
 /* Returns the cached copy with this key, or NULL. */
 const void *mf_device_data_cached(const struct mf_device_data *m, const void *of);
-/* Returns the cached z, computing it if needed. -ENOMEM: it does not fit the cache or device memory. */
+/* Returns the cached z and computes it if necessary. Returns -ENOMEM if z does not fit the cache or device
+ * memory. */
 int mf_device_data_cached_z(struct mf_device_data *m, const struct mf_layer_data *data,
                             const struct mf_reference *r, const void **ret);
-/* Runs n launches one after the other; returns when they are complete. */
+/* Runs n launches one after the other and returns when they are complete. */
 int mf_device_data_run(struct mf_device_data *m, const struct mf_device_data_launch *launches, size_t n);

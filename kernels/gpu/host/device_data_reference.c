@@ -1,5 +1,5 @@
-/* Computes the large products of the reference on the device. Decoded weights are generated for some experts
- * at a time and discarded after their products. */
+/* Computes the large products of the reference on the device. The decoded weights of some experts are
+ * generated at a time and discarded after their products. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,10 +7,11 @@
 #include "common/base/cleanup.h"
 #include "kernels/gpu/host/device_data_private.h"
 
-#define WEIGHT_BYTES  (UINT64_C(1) << 30) /* maximum decoded weights at a time; at least one expert's */
-#define LANES_PER_ROW 16                  /* lanes per row in mf_differences */
+/* maximum bytes of decoded weights at a time; if one expert has more, the weights of that expert alone */
+#define WEIGHT_BYTES  (UINT64_C(1) << 30)
+#define LANES_PER_ROW 16 /* lanes per row in mf_differences */
 
-/* Device memory for one half of the reference, released together. */
+/* Device memory for one half of the reference. It is released as a whole. */
 struct scratch {
     struct mf_device *device;
     struct {
@@ -38,7 +39,7 @@ static void *scratch_upload(struct scratch *r, const void *from, size_t bytes)
     return p && (bytes == 0 || r->device->ops->copy(r->device, p, from, bytes) == 0) ? p : NULL;
 }
 
-/* Removes an allocation from the scratch, so that scratch_free does not release it. */
+/* Removes an allocation from the scratch, so that scratch_free does not release the allocation. */
 static void scratch_detach(struct scratch *r, const void *at)
 {
     for (int i = 0; i < r->n; i++) {
@@ -60,10 +61,10 @@ static void scratch_free(struct scratch *r)
 /* ---- assignment of slots to experts ---- */
 
 struct work {
-    mf_i32 *slots, *experts; /* slots grouped by expert; experts with at least one slot */
+    mf_i32 *slots, *experts; /* `slots` are grouped by expert; `experts` are those with at least one slot */
     struct mf_hip_dots_tile *tiles;
     int64_t n_slots, n_experts, n_tiles;
-    int64_t *first_tile; /* [n_experts + 1]: first tile of each listed expert, then n_tiles */
+    int64_t *first_tile; /* [n_experts + 1]: first tile of each expert in `experts`, then n_tiles */
 };
 
 static void release_work(struct work *w)
@@ -108,12 +109,12 @@ static int plan_tiles(const struct mf_shape *s, const struct mf_reference_slots 
 
 struct product {
     enum mf_tensor w;
-    int64_t n, k;      /* of the weight of one expert */
+    int64_t n, k;      /* size of the weight of one expert */
     const float *a[2]; /* in device memory: one or two left operands */
     float *out[2];     /* in device memory, zeroed: [T·k, n] */
     int n_a;
     mf_i32 slots_of_row;
-    const float *bias; /* in host memory; NULL: none */
+    const float *bias; /* in host memory; NULL: no bias */
 };
 
 static struct mf_device_data_launch dots(const struct mf_device_data *m, const struct mf_hip_dots_args *args)
@@ -124,8 +125,8 @@ static struct mf_device_data_launch dots(const struct mf_device_data *m, const s
     return l;
 }
 
-/* Adds the launches of a whole product, with the weights of experts_per_pass experts at a time. Returns their
- * number. */
+/* Adds the launches of a whole product, which uses the weights of experts_per_pass experts at a time. Returns
+ * the number of launches. */
 static int64_t add_product(struct mf_device_data *m, const struct product *p, const struct work *work,
                            int64_t experts_per_pass, struct mf_device_data_matrices *matrices, float *decoded,
                            const struct mf_hip_dots_args *all, struct mf_device_data_launch *launches)
@@ -273,7 +274,7 @@ static struct mf_device_data_launch differences(const struct mf_device_data *m, 
     return l;
 }
 
-/* Converts the sums that the device computed per row to row errors. */
+/* Converts the sums that the device computed for each row to row errors. */
 static int copy_errors(struct mf_device *d, const double *from, int64_t rows, float *to)
 {
     _cleanup_(mf_freep) double *sums = reallocarray(NULL, (size_t)rows, 2 * sizeof(*sums));
@@ -283,7 +284,7 @@ static int copy_errors(struct mf_device *d, const double *from, int64_t rows, fl
     return r;
 }
 
-/* Outputs of gemm2 in device memory: [0] from h, [1] from h before quantisation. */
+/* Outputs of gemm2 in device memory: [0] computed from h, [1] computed from h before quantisation. */
 struct gemm2_outputs {
     float *z[2], *y[2];
     double *z_sums, *y_sums; /* NULL if h is not quantised */
@@ -371,7 +372,7 @@ bool mf_device_data_keeps_z(const struct mf_device_data *m)
     return z_bytes(&m->shape) <= mf_device_data_cache_limit(m);
 }
 
-/* Computes z of a reference from h in host memory. z belongs to the scratch. */
+/* Computes z of a reference from h in host memory. The scratch owns z. */
 static int make_z(struct mf_device_data *m, const struct mf_layer_data *data, const struct mf_reference *ref,
                   struct scratch *scratch, float **ret)
 {

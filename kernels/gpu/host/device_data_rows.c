@@ -8,9 +8,10 @@
 #include "kernels/gpu/host/device_data_private.h"
 
 #define ROWS_PER_BLOCK 8
-#define CACHE_SHARE    8 /* the cache takes at most 1/CACHE_SHARE of device memory; the rest is for steps */
+/* the cache takes at most 1/CACHE_SHARE of device memory, because steps need the rest */
+#define CACHE_SHARE 8
 
-/* True for plain bf16 tensors with a reference. */
+/* True for plain bf16 tensors that have a reference. */
 static bool has_reference(const struct mf_tensor_spec *a)
 {
     return a->format == MF_FORMAT_BF16 && a->scale == MF_SCALE_NONE && a->tensor != MF_TENSOR_X &&
@@ -65,7 +66,7 @@ const void *mf_device_data_cached(const struct mf_device_data *m, const void *of
     return NULL;
 }
 
-/* Returns the device's copy of a host array, creating it on the first call. */
+/* Returns the device's copy of a host array. Creates the copy on the first call. */
 static int cached_copy(struct mf_device_data *m, const void *of, size_t bytes, const void **ret)
 {
     struct mf_device *d = m->device;
@@ -106,7 +107,7 @@ bool mf_device_data_drop_cache(struct mf_device_data *m)
     return had_any;
 }
 
-/* Reserves scratch memory, valid until the next call. */
+/* Reserves scratch memory, which is valid until the next call. */
 static int scratch_reserve(struct mf_device_data *m, size_t bytes)
 {
     if (m->scratch_bytes >= bytes)
@@ -119,7 +120,7 @@ static int scratch_reserve(struct mf_device_data *m, size_t bytes)
     return 0;
 }
 
-/* Layout of the scratch of a call: results, then sources and factors if present. */
+/* Layout of the scratch memory of a call: results, then sources and factors if they are present. */
 struct scratch {
     uint8_t *at;
     size_t source, factors;
@@ -220,7 +221,7 @@ int mf_device_data_gather(struct mf_device_data *m, const struct mf_tensor_spec 
     if (n < 0 || mf_tensor_spec_parts(&plain, &m->shape, of) != n)
         return -EINVAL;
     for (int i = 0; i < n; i++) {
-        bool is_rows = parts[i].rows == parts[0].rows; /* false for a part shared by all rows */
+        bool is_rows = parts[i].rows == parts[0].rows; /* false for a part that all rows share */
         struct mf_device_data_launch *l = &launches[i];
         *l = (struct mf_device_data_launch){.function = &m->functions[MF_DEVICE_DATA_GATHER],
                                             .bytes = sizeof(l->args.gather)};

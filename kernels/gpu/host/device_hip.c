@@ -1,13 +1,13 @@
 /* A GPU through the HIP module API, or through the CUDA driver API under the same names. This source is
  * compiled to two loadable modules (kernels/gpu/host/hip_calls_amd.h, hip_calls_nvidia.h).
  *
- * A sample is a graph of the launches between two events, replayed behind a kernel that delays it until the
+ * A sample is a graph of the launches between two events. A kernel in front of the graph delays it until the
  * whole graph is queued. Memory, modules and streams are created outside of samples. The device idles after
  * each sample for the duration of the sample. Without idle time an H200 reaches its power cap within 0.1 s of
- * large GEMMs and slows down by 10 to 50 %; idling as long as it works keeps its clock.
+ * large GEMMs and slows down by 10 to 50 %; if it idles as long as it works, it keeps its clock.
  *
- * A failed device returns only errors until its process ends. A runner process therefore exits. A guest, in
- * another application's process, returns the errors. */
+ * A failed device returns only errors until its process ends. A runner process therefore exits. A guest runs
+ * in another application's process, so it returns the errors. */
 #if defined(MF_HIP_NVIDIA)
 #    include "kernels/gpu/host/hip_calls_nvidia.h"
 #else
@@ -31,19 +31,20 @@
 #include "kernels/gpu/host/hip_open.h"
 #include "kernels/gpu/src/args.h"
 
-#define DELAY_NS          60000 /* upper bound of the time to queue a graph on an idle host */
-#define REST_MAX_US       10000 /* idling longer does not keep longer samples from heating the device */
-#define EXIT_FAULT        86    /* exit status after a device failure */
+#define DELAY_NS 60000 /* upper bound of the time to queue a graph on an idle host */
+/* maximum idle time: after longer samples the device heats up even if it idles longer */
+#define REST_MAX_US       10000
+#define EXIT_FAULT        86 /* exit status after a device failure */
 #define READ_BYTES        (UINT64_C(2) << 30)
-#define READ_BLOCKS       4 /* per SM or CU */
-#define EVICT_CACHE_SIZES 2 /* eviction buffer, in sizes of the last-level cache */
+#define READ_BLOCKS       4 /* blocks per SM or CU */
+#define EVICT_CACHE_SIZES 2 /* size of the eviction buffer, in multiples of the last-level cache */
 #define CEILING_SAMPLES   12
 #define PEAK_ITERATIONS   2048
 #define GAP_LAUNCHES      41
-#define LINES             64 /* lines for locating the L2 partitions; LINE_STRIDE bytes apart */
+#define LINES             64 /* cache lines for locating the L2 partitions, LINE_STRIDE bytes apart */
 #define LINE_STRIDE       4224
 #define LINE_ITERATIONS   8
-#define HALVES_ATTEMPTS   3 /* an SM that another program occupies is missed */
+#define HALVES_ATTEMPTS   3 /* more than one, because an attempt misses an SM that another program occupies */
 
 struct mf_module {
     hipModule_t module;
@@ -57,15 +58,16 @@ struct hip_device {
     bool has_programmatic_launch; /* the architecture supports mf_grid.programmatic_launch */
     bool guest;
     atomic_bool failed;
-    hipStream_t stream; /* created by this module; NULL for a guest */
+    hipStream_t stream; /* stream of this module; NULL for a guest */
     hipEvent_t from, to;
     struct mf_compiler compiler;
     struct mf_module *own;
     hipFunction_t delay, empty, read, peak;
-    hipFunction_t peak_fp8, add_cycles;                  /* Hopper only, otherwise NULL */
-    hipFunction_t evict_code, evict_fill, evict_discard; /* the last two: NVIDIA only, otherwise NULL */
+    hipFunction_t peak_fp8, add_cycles; /* Hopper only, otherwise NULL */
+    /* evict_fill and evict_discard: NVIDIA only, otherwise NULL */
+    hipFunction_t evict_code, evict_fill, evict_discard;
     void *canary_memory;
-    void *evict_buffer; /* evict_bytes, followed by space for a sum */
+    void *evict_buffer; /* evict_bytes bytes, followed by space for a sum */
     uint64_t evict_bytes;
     uint64_t rest_until_ns; /* end of the idle time after the last sample */
 };
@@ -82,8 +84,8 @@ static int errno_of(hipError_t e)
     return e == hipErrorOutOfMemory ? -ENOMEM : -EIO;
 }
 
-/* True for errors of a failed device and of an invalidated capture; an asynchronous launch error is returned
- * by a later call. CUDA's error numbers equal HIP's, which lacks names for some. */
+/* True for errors of a failed device and of an invalidated capture. A later call returns the error of an
+ * asynchronous launch. HIP uses CUDA's error numbers but has no names for some of them. */
 static bool is_failure(hipError_t e)
 {
     static const int failures[] = {
@@ -101,14 +103,15 @@ static bool is_failure(hipError_t e)
     return false;
 }
 
-/* Errors from other captures in the process. They are not device failures. In every capture mode the runtime
- * refuses to synchronise a device while a stream on it is being captured. */
+/* True for errors that another capture in the process causes. They are not device failures. In every capture
+ * mode the runtime refuses to synchronise a device while a stream on it is being captured. */
 static bool is_capture_error(hipError_t e)
 {
     return (int)e >= 900 && (int)e <= 907;
 }
 
-/* For calls that fail only on a failed device. On failure it exits the process or marks a guest as failed. */
+/* Checks the result of a call that fails only on a failed device. After a failure, exits the process or marks
+ * a guest as failed. */
 static void check(struct hip_device *d, hipError_t e, const char *what)
 {
     if (e == hipSuccess || (d->guest && is_capture_error(e)))
@@ -120,7 +123,7 @@ static void check(struct hip_device *d, hipError_t e, const char *what)
         _exit(EXIT_FAULT);
 }
 
-/* For calls that may also fail for other reasons. */
+/* Checks the result of a call that may also fail for other reasons. */
 static hipError_t check_failure(struct hip_device *d, hipError_t e, const char *what)
 {
     if (is_failure(e))
@@ -156,7 +159,8 @@ static int hip_copy(struct mf_device *base, void *to, const void *from, size_t b
 {
     struct hip_device *d = of(base);
     check(d, mf_hip_copy(&d->c, to, from, bytes), "copying");
-    /* The copy may return once the host buffer is read, and d->stream does not wait for the null stream. */
+    /* The copy may return as soon as the host buffer is read, and d->stream does not wait for the null
+     * stream. */
     if (!d->guest)
         check(d, d->c.hipStreamSynchronize(NULL), "copying");
     return d->failed ? -EIO : 0;
@@ -221,7 +225,7 @@ static int hip_module_load(struct mf_device *base, const char *path, char *why, 
 static struct mf_module *hip_module_unload(struct mf_device *base, struct mf_module *m)
 {
     if (m) {
-        if (!of(base)->guest) /* a guest's application synchronises once before it unloads modules */
+        if (!of(base)->guest) /* the application of a guest synchronises once before it unloads modules */
             check(of(base), of(base)->c.hipStreamSynchronize(of(base)->stream), "unloading code");
         check(of(base), of(base)->c.hipModuleUnload(m->module), "unloading code");
     }
@@ -229,7 +233,7 @@ static struct mf_module *hip_module_unload(struct mf_device *base, struct mf_mod
     return NULL;
 }
 
-/* Records registers and spills of a function for the caller's usage request. */
+/* Records registers and spills of a function if the caller requested the resource usage. */
 static void record_function_usage(struct hip_device *d, hipFunction_t f)
 {
     struct mf_resource_usage *use = d->base.use;
@@ -240,7 +244,7 @@ static void record_function_usage(struct hip_device *d, hipFunction_t f)
     use->spills = MF_MAX(use->spills, spills);
 }
 
-/* Records shared memory and occupancy of a launch. -E2BIG if a block does not fit an SM or CU. */
+/* Records shared memory and occupancy of a launch. Returns -E2BIG if a block does not fit an SM or CU. */
 static int record_launch_usage(struct hip_device *d, hipFunction_t f, const struct mf_grid *grid)
 {
     struct mf_resource_usage *use = d->base.use;
@@ -306,14 +310,15 @@ static int launch_own(struct hip_device *d, hipFunction_t f, uint32_t blocks, ui
                       const void *args, size_t bytes)
 {
     const struct mf_grid grid = {blocks, 1, 1, block, 0, true, false};
-    struct mf_resource_usage *saved_use = d->base.use; /* resource usage is recorded for steps only */
+    /* do not record resource usage, which is recorded only for steps */
+    struct mf_resource_usage *saved_use = d->base.use;
     d->base.use = NULL;
     int r = hip_module_launch(&d->base, (void *)f, &grid, args, bytes);
     d->base.use = saved_use;
     return r;
 }
 
-/* Captures the launches as a graph. Returns a launch's own error. */
+/* Captures the launches as a graph. Returns the error of a launch unchanged. */
 static int capture(struct hip_device *d, mf_launch_fn launch, void *context, int n, hipGraphExec_t *ret)
 {
     hipGraph_t graph = NULL;
@@ -368,7 +373,8 @@ struct read_args {
     void *sum;
 };
 
-/* Without line discard (AMD), reads other memory; whether reads evict dirty lines is unverified there. */
+/* AMD has no line discard, so this function reads other memory instead. It was not verified that such reads
+ * evict dirty lines. */
 static int hip_evict_caches(struct mf_device *base, double *ret_bytes)
 {
     struct hip_device *d = of(base);
@@ -447,13 +453,13 @@ static int measure_ceilings(struct hip_device *d)
     return 0;
 }
 
-/* Finds the nearer L2 partition of each SM; on any error the result is unknown (near = 0). */
+/* Finds the L2 partition of each SM. After any error the result is unknown (near = 0). */
 static struct mf_l2_halves find_halves(struct hip_device *d)
 {
     struct mf_l2_halves halves = {.near = 0};
     const int sms = d->base.info.cores;
     const size_t n = (size_t)sms * LINES * sizeof(uint32_t), lines = (size_t)LINES * LINE_STRIDE;
-    /* all shared memory for one block, so that each SM runs one block */
+    /* one block takes all shared memory of an SM, so that each SM runs one block */
     const struct mf_grid grid = {(uint32_t)sms, 1, 1, 32, (uint32_t)d->max_shared, true, false};
     _cleanup_(mf_freep) uint32_t *cycles = calloc(1, n);
     uint8_t *memory = cycles ? hip_alloc(&d->base, lines + n) : NULL;
@@ -644,7 +650,7 @@ static int load_own_kernels(struct hip_device *d, char *why, size_t why_cap)
     static const struct {
         const char *name;
         size_t at;
-        const char *of; /* prefix of the architectures that have it */
+        const char *of; /* prefix of the architectures that have programmatic launch */
     } functions[] = {
         {"mf_delay", offsetof(struct hip_device, delay), ""},
         {"mf_nothing", offsetof(struct hip_device, empty), ""},
@@ -671,7 +677,8 @@ static int load_own_kernels(struct hip_device *d, char *why, size_t why_cap)
     return r;
 }
 
-/* A guest needs these kernels only while opening; later, unloading them might lack a current context. */
+/* Unloads the measuring kernels of a guest, which needs them only while it opens the device. Later there may
+ * be no current context, which unloading requires. */
 static void unload_own_kernels(struct hip_device *d)
 {
     d->own = hip_module_unload(&d->base, d->own);
@@ -687,7 +694,7 @@ static int open_streams(struct hip_device *d)
     if (e == hipSuccess)
         e = d->c.hipEventCreateWithFlags(&d->to, hipEventDefault);
     d->evict_bytes = EVICT_CACHE_SIZES * d->base.info.llc_bytes / 128 * 128;
-    if (e == hipSuccess) /* uninitialised */
+    if (e == hipSuccess) /* the memory stays uninitialised */
         e = mf_hip_malloc(&d->c, &d->evict_buffer, d->evict_bytes + 64);
     d->canary_memory = e == hipSuccess ? hip_alloc(&d->base, 64) : NULL;
     return e != hipSuccess ? errno_of(e) : d->canary_memory ? 0 : -ENOMEM;

@@ -1,6 +1,6 @@
 /* The HIP functions that kernels/gpu/host/device_hip.c calls, with the types of AMD's headers. The runtime is
- * loaded when a device is opened, from one of three sonames; the functions below have the same ABI in all.
- * Only hipGetDeviceProperties has two ABIs; both of its symbols are looked up. */
+ * loaded when a device is opened, from one of three sonames; the functions below have the same ABI in all of
+ * them. Only hipGetDeviceProperties has two ABIs; both of its symbols are looked up. */
 #pragma once
 
 #define __HIP_PLATFORM_AMD__ 1
@@ -70,7 +70,7 @@ static inline hipError_t mf_hip_instantiate(const struct mf_hip_calls *c, hipGra
 {
     return c->hipGraphInstantiate(ret, graph, NULL, NULL, 0);
 }
-/* `programmatic` is ignored: launches of a stream always begin in order. */
+/* `programmatic` is ignored, because AMD's launches of a stream always begin in order. */
 static inline hipError_t mf_hip_launch_grid(const struct mf_hip_calls *c, hipFunction_t f,
                                             const struct mf_grid *grid, bool programmatic, hipStream_t stream,
                                             void **whole, void **packed)
@@ -79,13 +79,13 @@ static inline hipError_t mf_hip_launch_grid(const struct mf_hip_calls *c, hipFun
     return c->hipModuleLaunchKernel(f, grid->x, grid->y, grid->z, grid->block, 1, 1, grid->shared, stream,
                                     whole, packed);
 }
-/* Nothing to do: a block may use all of a compute unit's LDS. */
+/* Does nothing, because a block may use all of a compute unit's LDS. */
 static inline hipError_t mf_hip_allow_shared(const struct mf_hip_calls *c, hipFunction_t f, int bytes)
 {
     (void)c, (void)f, (void)bytes;
     return hipSuccess;
 }
-/* AMD GPUs have no TMA. */
+/* Returns an error, because AMD GPUs have no TMA. */
 static inline hipError_t mf_hip_tensor_map(const struct mf_hip_calls *c, const struct mf_tma_tensor *t,
                                            void *ret)
 {
@@ -98,8 +98,8 @@ static inline const char *mf_hip_error_text(const struct mf_hip_calls *c, hipErr
 {
     return c->hipGetErrorString(error);
 }
-/* "gfx942". The properties structure has two layouts; the architecture is the only text in either that begins
- * with gfx. */
+/* Writes the architecture, for example "gfx942". The properties structure has two layouts. In both, the
+ * architecture is the only text that begins with "gfx". */
 static inline hipError_t mf_hip_arch(const struct mf_hip_calls *c, int ordinal, char *buf, size_t cap)
 {
     char properties[8192] = {0};
@@ -108,18 +108,19 @@ static inline hipError_t mf_hip_arch(const struct mf_hip_calls *c, int ordinal, 
     (void)snprintf(buf, cap, "%.*s", at ? (int)strcspn(at, ":") : 0, at ? at : "");
     return r == hipSuccess && !at ? hipErrorNotFound : r;
 }
-/* Size of the last-level cache. The L2 attribute is that of one die. CDNA 3 and 4 have an Infinity Cache of
- * 256 MiB in front of HBM that no HIP call reports ("AMD CDNA 3 Architecture"). */
+/* Returns the size of the last-level cache. The runtime's L2 attribute is the size on one die. CDNA 3 and 4
+ * have an Infinity Cache of 256 MiB in front of HBM that no HIP call reports ("AMD CDNA 3 Architecture"). */
 static inline uint64_t mf_hip_llc_bytes(const char *gfx, uint64_t l2)
 {
     return strcmp(gfx, "gfx942") == 0 || strcmp(gfx, "gfx950") == 0 ? UINT64_C(256) << 20 : l2;
 }
-/* "0000:83:00.0". */
+/* Writes the PCI address, for example "0000:83:00.0". */
 static inline hipError_t mf_hip_identity(const struct mf_hip_calls *c, int ordinal, char *buf, size_t cap)
 {
     return c->hipDeviceGetPCIBusId(buf, (int)cap, ordinal);
 }
-/* "driver 6.3.6, HIP 6.0.32831": version of the kernel driver, if it has one, and of the runtime. */
+/* Writes the versions of the kernel driver, if it has one, and of the runtime, for example "driver 6.3.6, HIP
+ * 6.0.32831". */
 static inline hipError_t mf_hip_driver(const struct mf_hip_calls *c, char *buf, size_t cap)
 {
     int version = 0;

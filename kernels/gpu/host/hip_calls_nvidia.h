@@ -1,5 +1,6 @@
 /* The HIP functions that kernels/gpu/host/device_hip.c calls, mapped to the equivalent CUDA driver API.
- * Debian's header for HIP on CUDA does not compile with CUDA 13 and needs the runtime library. */
+ * Debian's header for HIP on CUDA is not used, because it does not compile with CUDA 13 and needs the runtime
+ * library. */
 #pragma once
 
 #include <cuda.h>
@@ -11,8 +12,8 @@
 
 #define MF_HIP_VENDOR   "nvidia"
 #define MF_HIP_COMPILER "nvrtc"
-/* Multiply-adds per block and iteration of mf_peak in measure.hip without WGMMA: 8 warps x 16 products of
- * 16x8x16. */
+/* Multiply-adds per block and iteration of mf_peak in measure.hip, if WGMMA is not used: 8 warps x 16
+ * products of 16x8x16. */
 #define MF_HIP_PEAK_MACS (8 * 16 * 16 * 8 * 16)
 
 static const char *const mf_hip_sonames[] = {"libcuda.so.1"};
@@ -79,7 +80,7 @@ struct mf_hip_calls {
 /* ---- functions with different parameters ---- */
 
 typedef CUcontext mf_hip_current;
-/* Makes the primary context current; the process may share it with other code. */
+/* Makes the primary context current. Other code of the process may use the same context. */
 static inline hipError_t mf_hip_set_device(const struct mf_hip_calls *c, int ordinal, mf_hip_current *ret)
 {
     CUdevice device;
@@ -117,8 +118,8 @@ static inline hipError_t mf_hip_instantiate(const struct mf_hip_calls *c, hipGra
 {
     return c->instantiate(ret, graph, 0);
 }
-/* With `programmatic`, the grid may start before the previous one has ended, and the kernel itself waits for
- * it (CUDA C++ Programming Guide, programmatic dependent launch; compute capability 9.0 and later). */
+/* With `programmatic`, the grid may start before the previous grid has ended, and the kernel itself waits for
+ * that grid (CUDA C++ Programming Guide, programmatic dependent launch; compute capability 9.0 and later). */
 static inline hipError_t mf_hip_launch_grid(const struct mf_hip_calls *c, hipFunction_t f,
                                             const struct mf_grid *grid, bool programmatic, hipStream_t stream,
                                             void **whole, void **packed)
@@ -153,10 +154,11 @@ static inline hipError_t mf_hip_tensor_map(const struct mf_hip_calls *c, const s
         length[i] = t->length[i];
         stride[i] = i + 1 < t->rank ? t->stride[i + 1] : 0;
     }
-    /* L2 promotion: bytes fetched when a box misses the L2 cache. 256 B speeds up bf16 rows by 1 to 2 %. For
-     * rows of bytes it is slower (DeepSeek at 4096 tokens, stage 1: 337 instead of 328 us), because the extra
-     * line crosses the L2 fabric once more than it is used. It is also 3 % slower for bf16 if the next line
-     * belongs to the next row, which the box fetches anyway (30B, 256 tokens: 297 instead of 287 us). */
+    /* L2 promotion is the number of bytes fetched when a box misses the L2 cache. Compared with 128 B, 256 B
+     * speeds up bf16 rows by 1 to 2 %. For rows of bytes 256 B is slower (DeepSeek at 4096 tokens, stage 1:
+     * 337 instead of 328 us), because the extra line crosses the L2 fabric more often than it is used. For
+     * bf16, 256 B is 3 % slower if the next line belongs to the next row, which the box fetches anyway (30B,
+     * 256 tokens: 297 instead of 287 us). */
     const bool next_line_is_same_row = t->rank < 2 || t->stride[1] > 128;
     const CUtensorMapL2promotion promotion = (t->element_bytes > 1 || t->unswizzled) && next_line_is_same_row
                                                  ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B
@@ -175,7 +177,7 @@ static inline const char *mf_hip_error_text(const struct mf_hip_calls *c, hipErr
     const char *text = NULL;
     return c->error_string(error, &text) == CUDA_SUCCESS && text ? text : "unknown error";
 }
-/* "sm_90". */
+/* Writes the architecture, for example "sm_90". */
 static inline hipError_t mf_hip_arch(const struct mf_hip_calls *c, int ordinal, char *buf, size_t cap)
 {
     int major = 0, minor = 0;
@@ -193,7 +195,7 @@ static inline uint64_t mf_hip_llc_bytes(const char *gfx, uint64_t l2)
     (void)gfx;
     return l2;
 }
-/* "GPU-6ee5…", as in nvidia-smi; for a MIG instance, the UUID of the instance. */
+/* Writes the UUID, "GPU-6ee5…" as in nvidia-smi; for a MIG instance, the UUID of the instance. */
 static inline hipError_t mf_hip_identity(const struct mf_hip_calls *c, int ordinal, char *buf, size_t cap)
 {
     CUdevice device;
@@ -207,7 +209,8 @@ static inline hipError_t mf_hip_identity(const struct mf_hip_calls *c, int ordin
                       (unsigned)(unsigned char)id.bytes[i]);
     return r;
 }
-/* "driver 580.65.06, CUDA 13.0": version of the kernel driver, and the CUDA version it supports. */
+/* Writes the version of the kernel driver and the CUDA version that it supports, for example "driver
+ * 580.65.06, CUDA 13.0". */
 static inline hipError_t mf_hip_driver(const struct mf_hip_calls *c, char *buf, size_t cap)
 {
     int version = 0, major, minor;
@@ -217,7 +220,8 @@ static inline hipError_t mf_hip_driver(const struct mf_hip_calls *c, char *buf, 
     if (f)
         (void)fclose(f);
     if (at && (at = strpbrk(at, "0123456789")) && strncmp(at, "86_64", 5) == 0)
-        at = strpbrk(at + 5, "0123456789"); /* "Open Kernel Module for x86_64  580.65.06" */
+        /* skips x86_64 in a line such as "Open Kernel Module for x86_64  580.65.06" */
+        at = strpbrk(at + 5, "0123456789");
     (void)snprintf(name, sizeof(name), "%.*s", at ? (int)strcspn(at, " \t\n") : 0, at ? at : "");
     CUresult r = c->hipDriverGetVersion(&version);
     major = version / 1000;

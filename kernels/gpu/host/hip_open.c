@@ -38,7 +38,7 @@ static int load(const char *vendor, const struct mf_hip_module **ret, char *why,
         (void)dlclose(object);
         return -ENOENT;
     }
-    *ret = m; /* never unloaded: threads of the runtime would lose their code */
+    *ret = m; /* never unloaded, because threads of the runtime still use its code */
     return 0;
 }
 

@@ -1,4 +1,5 @@
-/* Activation functions as defined by kernels/reference/reference.h; each compiled kernel contains one.
+/* Activation functions as defined by kernels/reference/reference.h. Each compiled kernel contains one of
+ * them.
  *
  *   MF_ACT      silu, gelu, … as MF_ACT_* below
  *   MF_LIMIT    clamp of gate and up, 0: none        MF_ALPHA  factor of Swiglu */
@@ -12,7 +13,7 @@
 #define MF_ACT_GELU_TANH 5
 #define MF_ACT_SILU_STEP 6
 
-/* Activation of gate alone; the whole activation if there is no up. */
+/* Activation of gate alone. If there is no up, this is the whole activation. */
 MF_DEVICE float mf_activate_gate(float gate)
 {
     const float limit = MF_LIMIT, g = limit > 0 ? fminf(gate, limit) : gate;

@@ -1,6 +1,6 @@
-/* Minimal replacement for HIP's headers and AMD's device library, for a clang without them. It checks that
- * kernels compile for an architecture that the installed hipRTC does not support. Code built with it is
- * never run. */
+/* Minimal replacement for HIP's headers and AMD's device library, for a clang installed without them. It
+ * serves to check that kernels compile for an architecture that the installed hipRTC does not support. Code
+ * built with this file never runs. */
 #pragma once
 
 #define __global__      __attribute__((global))
@@ -8,7 +8,7 @@
 #define __shared__      __attribute__((shared))
 #define __align__(n)    __attribute__((aligned(n)))
 #define __forceinline__ inline __attribute__((always_inline))
-/* Launch bounds: threads per block. The second argument, blocks per SM on NVIDIA, is ignored. */
+/* Launch bounds: threads per block. The second argument, which is blocks per SM on NVIDIA, is ignored. */
 #define __launch_bounds__(threads, ...) __attribute__((amdgpu_flat_work_group_size(1, threads)))
 
 struct mf_index {
@@ -44,7 +44,7 @@ MF_DEVICE float __expf(float x)
 {
     return __builtin_amdgcn_exp2f(x * 1.44269504f);
 }
-/* Computed from exp; for small x by its series, because the difference of two numbers close to 1 loses
+/* Computed from exp or, for small x, from its series, because the difference of two numbers close to 1 loses
  * digits. */
 MF_DEVICE float tanhf(float x)
 {
@@ -52,7 +52,7 @@ MF_DEVICE float tanhf(float x)
     return a < 0.1f ? x - x * square * (0.33333333f - 0.13333333f * square)
                     : __builtin_copysignf((1 - e) / (1 + e), x);
 }
-/* Abramowitz and Stegun, 7.1.26; within 1.5e-7. */
+/* Abramowitz and Stegun, 7.1.26; the error is at most 1.5e-7. */
 MF_DEVICE float erff(float x)
 {
     const float a = fabsf(x), t = 1 / (1 + 0.3275911f * a);

@@ -1,8 +1,8 @@
 /* Kernel argument structs shared by host C and kernel C++: one struct per kernel, copied into the launch.
- * Fixed-width types only, pointers first, no padding.
+ * They have only fixed-width types, pointers come first, and there is no padding.
  *
- * Shapes and formats are those of kernels/core/tensors.h. Everything that does not depend on the token
- * count is a macro of the compiled kernel instead. */
+ * Shapes and formats are those of kernels/core/tensors.h. Everything that does not depend on the token count
+ * is a macro of the compiled kernel instead. */
 #pragma once
 
 #ifndef MF_HIP_KERNEL
@@ -14,8 +14,8 @@ typedef int mf_i32;
 typedef unsigned int mf_u32;
 #endif
 
-/* Maximum number of ids for which every block ranks all ids, and for which it only counts other blocks' ids
- * (sort.h). */
+/* Up to RANKED ids, every block ranks all ids. Up to COUNTED ids, every block only counts the ids of other
+ * blocks (sort.h). */
 #define MF_HIP_SORT_RANKED  2048
 #define MF_HIP_SORT_COUNTED 8192
 
@@ -30,32 +30,33 @@ struct mf_hip_sort_args {
     mf_i32 token, unused;
 };
 
-/* Quantises min(rows, num_valid[0]) rows of bf16; num_valid may be NULL. */
+/* Quantises min(rows, num_valid[0]) rows of bf16. num_valid may be NULL. */
 struct mf_hip_quant_args {
     const void *x;
     void *q;
     void *scale;
     const mf_i32 *num_valid;
-    const mf_i32 *sorted_ids; /* with one scale for all rows in sorted order; else NULL */
-    mf_i32 *largest;          /* workspace for one scale of all rows: amax per block */
-    const float *factor;      /* NVFP4: calibrated global factor; factor_kept receives the factor used */
+    const mf_i32 *sorted_ids; /* used if all rows in sorted order share one scale; otherwise NULL */
+    mf_i32 *largest;          /* workspace if all rows share one scale: amax per block */
+    /* for NVFP4: calibrated global factor; factor_kept receives the factor that was used */
+    const float *factor;
     float *factor_kept;
     mf_i32 rows, token;
 };
 
-/* Sorts, zeroes y (unless NULL) and quantises x (formats with group scales) in one launch. */
+/* Sorts, zeroes y (if it is not NULL) and quantises x (formats with group scales) in one launch. */
 struct mf_hip_sort_zero_args {
     struct mf_hip_sort_args sort;
     struct mf_hip_quant_args quant;
     void *y;
-    mf_i32 sorters, unused; /* blocks that sort */
+    mf_i32 sorters, unused; /* number of blocks that sort */
 };
 
-/* Moves rows into expert order, or back. */
+/* Moves rows into expert order, or from expert order back to token order. */
 struct mf_hip_permute_args {
     const void *from;
     void *to;
-    const void *from_scale; /* scales per row or for all rows; NVFP4 also has a global factor */
+    const void *from_scale; /* scales per row, or one scale for all rows; NVFP4 also has a global factor */
     void *to_scale;         /* NULL: no scales */
     const float *from_factor;
     float *to_factor;
@@ -63,7 +64,7 @@ struct mf_hip_permute_args {
     const float *sorted_weights;
     const mf_i32 *num_valid;
     mf_i32 *row_of; /* workspace [T,k] */
-    /* workspace for one scale of all rows, when rows are quantised on the way: amax per block */
+    /* workspace for kernels that quantise the rows with one scale for all rows: amax per block */
     mf_i32 *largest;
     /* for kernels that also sort: [T,k] ids, their weights, and the sorted order to write */
     const mf_i32 *ids;
@@ -73,10 +74,10 @@ struct mf_hip_permute_args {
     mf_i32 *made_experts;
     mf_i32 *made_valid;
     mf_i32 rows, token;
-    mf_i32 parts, unused; /* threads that split the slots of a chunk, a power of two */
+    mf_i32 parts, unused; /* number of threads that split the slots of a chunk, a power of two */
 };
 
-/* moe_align_block_size, the order of vLLM's kernels. */
+/* Sorts as moe_align_block_size does, which gives the order of vLLM's kernels. */
 struct mf_hip_align_args {
     const mf_i32 *ids; /* [T,k] */
     mf_i32 *sorted_ids;
@@ -85,7 +86,7 @@ struct mf_hip_align_args {
     mf_i32 rows, token;
 };
 
-/* Converts that order to AITER's. */
+/* Converts the sorted order of vLLM's kernels to AITER's. */
 struct mf_hip_aligned_args {
     const mf_i32 *flat;
     const mf_i32 *aligned_experts;
@@ -99,7 +100,7 @@ struct mf_hip_aligned_args {
 };
 
 struct mf_hip_act_args {
-    const void *g;     /* bf16 [P, gate and up, or gate] */
+    const void *g;     /* bf16 [P, gate and up columns], or [P, gate columns] without up */
     const float *bias; /* b1, if the layer has it */
     const mf_i32 *sorted_ids;
     const float *sorted_weights;
@@ -109,7 +110,7 @@ struct mf_hip_act_args {
     mf_i32 rows, token;
 };
 
-/* plain.hip: n elements, or n rows of `chunks` 16-byte chunks. */
+/* Arguments of plain.hip: n elements, or n rows of `chunks` 16-byte chunks. */
 struct mf_hip_plain_args {
     const void *from;
     void *to;
@@ -129,11 +130,11 @@ struct mf_hip_combine_args {
 
 struct mf_hip_tile_args {
     const void *x;        /* stage 1: x [T,H]; stage 2: h [P,I] */
-    const float *x_scale; /* one per row of x */
+    const float *x_scale; /* one scale per row of x */
     const void *w;
     const float *w_scale;
-    const float *x_global, *w_global; /* NVFP4 global factors of x, and per expert */
-    const float *bias; /* stage 1: b1 [E, rows of w1]; stage 2: b2 [E,H]; if the layer has them */
+    const float *x_global, *w_global; /* NVFP4 global factors: one for x, one per expert for w */
+    const float *bias; /* if the layer has them: b1 [E, rows of w1] in stage 1, b2 [E,H] in stage 2 */
     const mf_i32 *sorted_ids;
     const float *sorted_weights;
     const mf_i32 *experts;
@@ -141,12 +142,13 @@ struct mf_hip_tile_args {
     void *out; /* h [P,I], or z [T*k,H] */
     float *out_scale;
     mf_i32 token;
-    mf_i32 columns; /* hopper_core.inc.h: tile columns computed for every block before the next ones */
-    mf_u32 near;    /* fraction of SMs in L2 partition 0, times 2^32; 0: one partition */
+    /* hopper_core.inc.h: number of tile columns that all blocks compute before the next columns */
+    mf_i32 columns;
+    mf_u32 near; /* fraction of SMs in L2 partition 0, times 2^32; 0: one partition */
     mf_u32 unused;
 };
 
-/* mx.hip: with the ends of the group scales. */
+/* Arguments of mx.hip: the arguments of a tile, and the ends of the group scales. */
 struct mf_hip_mx_args {
     struct mf_hip_tile_args tile;
     const void *x_scale_end, *w_scale_end;
@@ -158,11 +160,12 @@ struct __attribute__((aligned(128))) mf_hip_map {
 };
 
 /* Weights for TMA loads. The box of a K tile starts at {k_tile * slice_0; 0; 0; k_tile * slice_3 + index of
- * the group of 8 columns in its panel; expert * panels + panel}. A panel has 2^log_panel columns, or all. */
+ * the group of 8 columns in its panel; expert * panels + panel}. A panel has 2^log_panel columns, or all
+ * columns. */
 struct mf_hip_weights {
     struct mf_hip_map map;
     mf_i32 slice_0, slice_3;
-    mf_i32 panels; /* per expert */
+    mf_i32 panels; /* panels per expert */
     mf_i32 log_panel;
 };
 
@@ -172,12 +175,14 @@ struct mf_hip_bulk_args {
     struct mf_hip_tile_args tile;
     const void *w_scale_end; /* end of the group scales of narrow weights */
     void *y;                 /* zeroed by stage 1; NULL: already zero */
-    mf_i32 likely_blocks;    /* stage 1: expected number of expert blocks, before the sort knows it */
-    mf_i32 n_experts;        /* local experts */
-    mf_u32 far[8];           /* one bit per SM: set if the SM is in L2 partition 1 */
+    /* stage 1: expected number of expert blocks, for the time before the sort has computed the number */
+    mf_i32 likely_blocks;
+    mf_i32 n_experts; /* local experts */
+    mf_u32 far[8];    /* one bit per SM: set if the SM is in L2 partition 1 */
 };
 
-/* Layout of pair.hip's counts: all finished tiles of h, then those of each expert block. */
+/* Layout of pair.hip's counts: first the finished tiles of h in all blocks, then those of each expert block.
+ */
 #define MF_HIP_MADE_TILES    0
 #define MF_HIP_MADE_OF_BLOCK 1
 
@@ -187,7 +192,7 @@ struct mf_hip_pair_args {
     mf_i32 n_made, unused;
 };
 
-/* layer.hip sorts and quantises tokens itself, so sorted_*, experts and num_valid of up and down are
+/* layer.hip sorts and quantises tokens itself, so sorted_*, experts and num_valid of `up` and `down` are
  * unused. */
 struct mf_hip_layer_args {
     struct mf_hip_weights w1, w2;
@@ -195,12 +200,13 @@ struct mf_hip_layer_args {
     struct mf_hip_tile_args up, down;
     const mf_i32 *ids; /* [T,k] */
     const float *weights;
-    const void *x;      /* bf16 [T,H]; up.x is the same, or its quantised copy */
+    const void *x;      /* bf16 [T,H]; up.x is this pointer, or points to a quantised copy */
     mf_i32 *sorted_ids; /* [rows] */
     float *sorted_weights;
-    unsigned int *done;  /* per expert block: finished tiles of h */
-    unsigned int *taken; /* [2], per stage: tiles claimed beyond each block's first */
-    mf_i32 rows, token;  /* rows: maximum number in sorted order */
+    unsigned int *done; /* for each expert block the number of finished tiles of h */
+    /* [2], for each stage: number of claimed tiles, not counting the first tile of each block */
+    unsigned int *taken;
+    mf_i32 rows, token; /* rows: maximum number of rows in sorted order */
 };
 
 struct mf_hip_one_args {
@@ -217,25 +223,26 @@ struct mf_hip_one_args {
     mf_i32 token, unused;
 };
 
-/* Output of mf_data: encoded values in a layout, the decoded floats in rows, or amax per group. */
+/* Output of mf_data: encoded values in a layout, decoded floats in row order, or the amax of each group. */
 #define MF_DATA_CODES  0
 #define MF_DATA_FLOATS 1
 #define MF_DATA_AMAX   2
 
-/* Generates matrices [rows, cols], group by group. scale and global may be NULL. amax is per group: output
- * of MF_DATA_AMAX, otherwise the input for one scale per matrix; NULL: one scale per group. */
+/* Generates matrices [rows, cols], group by group. scale and global may be NULL. amax has one value per
+ * group: with MF_DATA_AMAX it is the output, otherwise the input for one scale per matrix. If amax is NULL,
+ * each group has its own scale. */
 struct mf_hip_data_args {
     void *out;
     void *scale;
-    float *global; /* per matrix, for codecs with a global factor */
+    float *global; /* one factor per matrix, for codecs with a global factor */
     float *amax;
-    const mf_i32 *matrices; /* indices of the tensor's matrices; NULL: the first ones */
+    const mf_i32 *matrices; /* indices of the tensor's matrices; NULL: the first matrices of the tensor */
     unsigned long long key;
-    long long groups; /* total of all matrices */
+    long long groups; /* number of groups of all matrices together */
     float factor;
     mf_i32 rows, cols;
-    mf_i32 group_rows, group_cols; /* group_cols: a multiple of 32, or all columns */
-    /* of the layout (kernels/core/layout.h); group_words in words of four bytes */
+    mf_i32 group_rows, group_cols; /* group_cols is a multiple of 32, or all columns */
+    /* properties of the layout (kernels/core/layout.h); group_words counts words of four bytes */
     mf_i32 panel, group_words, gate_rows;
     mf_i32 what;
 };
@@ -244,12 +251,12 @@ struct mf_hip_data_args {
 
 /* Up to MF_DOTS_TILE slots of one expert. */
 struct mf_hip_dots_tile {
-    mf_i32 matrix, expert; /* index in w; index among the layer's experts */
+    mf_i32 matrix, expert; /* index of the matrix in w; index of the expert among the layer's experts */
     mf_i32 first, n;       /* range of slots */
 };
 
-/* out[slot] = a[slot / slots_of_row] · w[matrix]^T + bias[expert] for the slots of the tiles; floats [..,
- * k] by [n, k]. */
+/* out[slot] = a[slot / slots_of_row] · w[matrix]^T + bias[expert] for the slots of the tiles. The product
+ * multiplies floats [.., k] by floats [n, k]. */
 struct mf_hip_dots_args {
     const float *a, *w;
     const float *bias; /* NULL: none */
@@ -274,42 +281,44 @@ struct mf_hip_difference_args {
     mf_i32 cols, unused;
 };
 
-/* Statistics of a row of bf16: elements equal to the poison pattern, and the first one; non-finite
- * elements, and the first one; mismatches; squared norms of the difference, of the expected row, and of the
- * row. */
+/* Statistics of a row of bf16. unwritten, bad: number of elements that equal the poison pattern, or are not
+ * finite; unwritten_at, bad_at: the first such element. difference, norm, size: squared norms of the
+ * difference, of the expected row, and of the row. */
 struct mf_hip_row {
     double difference, norm, size;
     mf_u32 unwritten, unwritten_at, bad, bad_at, mismatches, unused;
 };
 
 struct mf_hip_rows_args {
-    const void *values;      /* bf16 [rows, cols] */
-    const void *other;       /* floats [.., cols], NULL: zeros; or another run's bf16 [rows, cols] */
-    const long long *source; /* row of the floats for each row; < 0: skip the row. NULL: the same index */
-    const float *factors;    /* per row of floats; NULL: 1 */
-    struct mf_hip_row *out;  /* [rows], written for rows that are not skipped */
+    const void *values; /* bf16 [rows, cols] */
+    /* expected floats [.., cols]; NULL: zeros. Or the bf16 [rows, cols] of another run */
+    const void *other;
+    /* row of the floats for each row; < 0: skip the row. NULL: the row of the same index */
+    const long long *source;
+    const float *factors;   /* one factor per row of floats; NULL: 1 */
+    struct mf_hip_row *out; /* [rows], written for rows that are not skipped */
     long long rows;
     mf_i32 cols;     /* a multiple of 8 */
-    mf_u32 poison;   /* above 16 bits: disabled */
+    mf_u32 poison;   /* poison pattern of an element; a value above 16 bits disables the check */
     float tolerance; /* mismatch: |difference| > tolerance + tolerance * |value| */
     mf_i32 unused;
 };
 
-/* Each SM adds to each line a number of times, one add after the other. */
+/* Each SM adds to each line `turns` times, one add after the other. */
 struct mf_hip_add_cycles_args {
     void *lines;
-    unsigned long long stride; /* bytes between lines */
-    mf_u32 *cycles; /* [SM, line], minimum cycles of one add; not written for SMs without a block */
+    unsigned long long stride; /* distance between lines in bytes */
+    mf_u32 *cycles; /* [SM, line]: minimum cycles of one add; not written for SMs without a block */
     mf_u32 n_lines, turns;
 };
 
-/* Buffer that evicts the L2 cache; bytes is a multiple of 128. */
+/* Buffer that evicts the L2 cache. `bytes` is a multiple of 128. */
 struct mf_hip_evict_args {
     void *at;
     unsigned long long bytes;
 };
 
-/* Rounds rows of floats, times their factors, to bf16. */
+/* Multiplies rows of floats by their factors and rounds them to bf16. */
 struct mf_hip_round_args {
     const float *from;    /* [rows, cols] */
     const float *factors; /* [rows]; NULL: 1 */

@@ -1,17 +1,17 @@
-/* Stage 1 with the kernel argument block of AITER's prebuilt kernels (kernels/families/asm_args.h), for
- * code objects listed in a manifest. Sizes are arguments; the kernel name determines the tile. bf16, silu
- * or gelu, output in sorted order.
+/* Stage 1 with the kernel argument block of AITER's prebuilt kernels (kernels/families/asm_args.h), for code
+ * objects that a manifest lists. Sizes are arguments; the kernel name determines the tile. Supports bf16,
+ * silu or gelu, and output in sorted order.
  *
  *   MF_NAME             kernel name, the manifest's knl_name
  *   MF_SUB_M, MF_SUB_N  tokens of an expert block, columns of a tile
  *   MF_WEIGHT           apply the routing weight before the activation
  *
- * The grid has a block of 256 threads per column tile and expert block. As in tile.hip, weights are the
- * rows of the product, gate and up of a column are in one lane's accumulators, and a K tile is 128 bytes
+ * The grid has a block of 256 threads for each column tile of each expert block. As in tile.hip, weights are
+ * the rows of the product, gate and up of a column are in one lane's accumulators, and a K tile is 128 bytes
  * along K of every row. The next K tile waits in registers while the current one is multiplied.
  *
- *   shared memory: weights [2·MF_SUB_N][128] | tokens [MF_SUB_M][128]; the weights are later overlaid by
- *        out bf16 [MF_SUB_M][OUT_STRIDE] */
+ *   shared memory: weights [2·MF_SUB_N][128] | tokens [MF_SUB_M][128]; later
+ *        out bf16 [MF_SUB_M][OUT_STRIDE] overlays the weights */
 #include "dialect.h"
 
 #define MF_ACT   0
@@ -77,7 +77,7 @@ MF_DEVICE u8 *chunk_of(u8 *base, i32 row, i32 chunk)
     return base + row * K_TILE_BYTES + ((chunk ^ (row & 7)) << 4);
 }
 
-/* A thread's chunk of some rows: addresses (nullptr for padding) and loaded data. */
+/* A thread's chunk of some rows: addresses (nullptr for padding) and the data loaded from them. */
 struct rows {
     const u8 *w[PASSES_W], *x[PASSES_X];
     mf_16b from_w[PASSES_W], from_x[PASSES_X];
@@ -105,7 +105,7 @@ MF_DEVICE void locate_rows(const asm_stage1_args &a, rows &r)
     }
 }
 
-/* Loads a K tile into registers; zeros beyond the end of K and for padding. */
+/* Loads a K tile into registers. Elements beyond the end of K and of padding are zeros. */
 MF_DEVICE void load_k_tile(const asm_stage1_args &a, rows &r, i32 k_tile)
 {
     const bool within = k_tile * K_TILE + (i32)(threadIdx.x % 8) * 8 < number(a, DIM);

@@ -1,10 +1,10 @@
-/* GPU implementation of the codecs of kernels/core/codec.h, bit for bit: from bf16 in shared memory to
- * codes and back to the decoded floats. Each compiled kernel contains one, MF_CODEC:
+/* GPU implementation of the codecs of kernels/core/codec.h, bit for bit: encodes bf16 in shared memory, and
+ * decodes the codes to floats. Each compiled kernel contains one codec, MF_CODEC:
  *
  *   0 bf16   1 fp8, f32 scales   2 int8   7 int4 by token   one scale per block of work, or per matrix
  *   3 MXFP8  4 MXFP4  5 NVFP4    6 int4, 1x32               one scale per CODEC_GROUP columns of a row
  *
- * e4m3 has AMD's bias with MF_FNUZ (1 only). */
+ * With MF_FNUZ, e4m3 of codec 1 has AMD's bias. */
 #pragma once
 
 #include "quantise.h"
@@ -31,7 +31,7 @@ MF_DEVICE float f32_scale(float amax, float max)
     return s == 0.0f ? 1.0f : s;
 }
 
-/* Rounds the exponent up unless exact, so that nothing is clipped. */
+/* Rounds the exponent up unless the quotient is an exact power of two, so that nothing is clipped. */
 MF_DEVICE u32 e8m0_code(float amax, float max)
 {
     const u32 u = bits_of(mf_divide(amax, max));
@@ -43,7 +43,7 @@ MF_DEVICE float e8m0_value(u32 code)
     return __uint_as_float(code == 0 ? 0x00400000u : code << 23);
 }
 
-/* Converts v >= 0, at least the smallest subnormal. */
+/* Converts v >= 0, where v is at least the smallest subnormal. */
 MF_DEVICE u32 e4m3_code(float v)
 {
     const u32 u = bits_of(v < 0x1p-9f ? 0x1p-9f : v), c = MF_MIN(u, 0x43e00000u);
@@ -81,7 +81,7 @@ struct scaling {
 #endif
 
 #if CODEC_GROUP > 0
-/* scale_code(): a group's encoded scale. scaling_of_code(): decodes it. */
+/* scale_code() returns a group's encoded scale; scaling_of_code() decodes it. */
 MF_DEVICE u32 scale_code(float amax, float global)
 {
 #    if MF_CODEC == 5
@@ -127,7 +127,7 @@ MF_DEVICE float scale_value(const scaling &s)
 }
 #endif
 
-/* Global factor of a matrix with that amax. */
+/* Returns the global factor of a matrix with largest magnitude `amax`. */
 MF_DEVICE float global_of(float amax)
 {
     const float g = mf_divide(448.0f * 6.0f, amax), most = __uint_as_float(0x7f7fffffu);

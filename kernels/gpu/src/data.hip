@@ -1,9 +1,9 @@
 /* Generates a shape's test data as kernels/core/data.h defines it, bit for bit: rows of bf16 from Philox,
- * quantised as in kernels/core/codec.h. A block processes one group after the other: all values of a scale
- * where scale groups are large, otherwise a convenient number of values with one scale per CODEC_GROUP
- * columns of a row.
+ * quantised as in kernels/core/codec.h. A block processes one group after the other. If scale groups are
+ * large, a group has all values that share a scale. Otherwise it has a convenient number of values, with one
+ * scale per CODEC_GROUP columns of a row.
  *
- * MF_CODEC as in codecs.h. Everything else is an argument, so that one code object generates every tensor
+ * MF_CODEC is as in codecs.h. Everything else is an argument, so that one code object generates every tensor
  * of every layer of a format.
  *
  *   shared memory: the group's values, bf16 [group_rows, group_cols] | scales of small groups, u16 each */
@@ -41,9 +41,9 @@ MF_DEVICE float value_of(u32 a, u32 b, float factor)
 }
 
 struct group {
-    i64 matrix, source; /* index of the output matrix; index in the tensor */
+    i64 matrix, source; /* index of the output matrix, and its index in the tensor */
     i32 row, col, rows, cols;
-    i64 at; /* index among all groups */
+    i64 at; /* index of the group among all groups */
 };
 
 MF_DEVICE i32 groups_across(const mf_hip_data_args &a)
@@ -130,7 +130,7 @@ MF_DEVICE i64 place_of_row(const mf_hip_data_args &a, i32 n)
     return (i64)(i / a.gate_rows * 2 + up) * a.gate_rows + i % a.gate_rows;
 }
 
-/* Scales of a block's values: one for all, or one per small group. */
+/* Scales of a block's values: one scale for all values, or one per small group. */
 struct scales {
     scaling all;
     const u16 *codes; /* scales of small groups, in shared memory */
@@ -175,7 +175,7 @@ MF_DEVICE void store_floats(const mf_hip_data_args &a, const group &g, const u16
     }
 }
 
-/* Scales of single rows are permuted like their rows; other scales are not. */
+/* Scales of single rows are permuted like the rows. Other scales keep their order. */
 #if CODEC_GROUP > 0
 MF_DEVICE void make_small_scales(const mf_hip_data_args &a, const group &g, const u16 *values, float global,
                                  u16 *codes)

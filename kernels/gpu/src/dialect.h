@@ -11,7 +11,8 @@ typedef unsigned long long u64;
 typedef int i32;
 typedef long long i64;
 
-/* Loaded and stored as a whole: without the alignment the compiler would access it word by word. */
+/* A value of 16 bytes that is loaded and stored as a whole. Without the alignment the compiler would access
+ * it word by word. */
 struct alignas(16) mf_16b {
     u32 x, y, z, w;
 };
@@ -26,7 +27,7 @@ struct alignas(8) mf_8b {
 #define MF_MAX(a, b)  ((a) > (b) ? (a) : (b))
 #define MF_CEIL(a, b) (((a) + (b)-1) / (b))
 
-/* e4m3 is OCP's format with bias 7; with MF_FNUZ AMD's CDNA 3 format with bias 8. */
+/* e4m3 is OCP's format with bias 7 or, with MF_FNUZ, AMD's CDNA 3 format with bias 8. */
 #ifdef MF_FNUZ
 #    define MF_FP8_MAX 240.0f
 #else
@@ -60,7 +61,7 @@ MF_DEVICE float mf_bf16(u16 v)
     return __uint_as_float((u32)v << 16);
 }
 
-/* Elementwise maximum of the magnitudes of two bf16; a NaN is the largest. */
+/* Elementwise maximum of the magnitudes of two bf16; NaN counts as the largest. */
 #ifndef MF_LARGER_2
 MF_DEVICE u32 mf_larger_2(u32 a, u32 b)
 {

@@ -1,8 +1,8 @@
 /* Primitives for AMD: waves of 64 lanes, MFMA of CDNA 2 (gfx90a) and CDNA 3 (gfx942).
  *
- * Compiled by hipRTC, which includes HIP's headers, or by plain clang, where amd_bare.h replaces them.
- * Asynchronous copies to LDS move only four bytes per lane, so copies are staged in registers: loads are
- * issued early and written to LDS late, with computation in between. */
+ * This file is compiled by hipRTC, which includes HIP's headers, or by plain clang, where amd_bare.h replaces
+ * them. Asynchronous copies to LDS move only four bytes per lane, so copies are staged in registers: loads
+ * are issued early and written to LDS late, with computation in between. */
 #pragma once
 
 #if !defined(__HIPCC_RTC__) && !defined(HIP_INCLUDE_HIP_HIP_RUNTIME_H) && !defined(MF_EMULATOR)
@@ -10,11 +10,11 @@
 #endif
 
 #define MF_WAVE 64
-/* Put before a loop whose body holds many registers: clang would unroll short loops and keep the registers
+/* Goes before a loop whose body holds many registers. clang would unroll short loops and keep the registers
  * of all iterations. */
 #define MF_LOOP _Pragma("unroll 1")
-/* Launch bounds: threads per block, and blocks per CU, given to the compiler as waves per SIMD (four
- * SIMDs). */
+/* Launch bounds: threads per block and blocks per CU. The compiler gets blocks per CU as waves per SIMD; a CU
+ * has four SIMDs. */
 #define MF_BOUNDS(threads, blocks)                                \
     __attribute__((amdgpu_flat_work_group_size(threads, threads), \
                    amdgpu_waves_per_eu(MF_MAX(1, (threads) / MF_WAVE * (blocks) / 4))))
@@ -27,8 +27,8 @@ typedef short mf_i16x4 __attribute__((vector_size(8)));
 typedef _Float16 mf_f16x4 __attribute__((vector_size(8)));
 typedef _Float16 mf_f16x2 __attribute__((vector_size(4)));
 
-/* Executes 128 KB of straight-line code, 8 bytes per instruction: more than the instruction cache of two
- * CUs holds. */
+/* Executes 128 KB of straight-line code, 8 bytes per instruction. That is more than the instruction cache of
+ * two CUs holds. */
 MF_DEVICE float mf_run_code(float v)
 {
 #ifndef MF_EMULATOR
@@ -43,7 +43,7 @@ MF_DEVICE int mf_lane()
 {
     return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u));
 }
-/* Value of lane `from`; uses the LDS crossbar but no LDS memory. */
+/* Returns the value of lane `from`. It uses the LDS crossbar but no LDS memory. */
 MF_DEVICE i32 mf_shuffle(i32 v, int from)
 {
     return __builtin_amdgcn_ds_bpermute(from * 4, v);
@@ -66,7 +66,7 @@ MF_DEVICE u64 mf_ballot(bool v)
 {
     return __builtin_amdgcn_uicmp((u32)v, 0u, 33 /* not equal */);
 }
-/* Mask of the lanes that hold the same value as this one; all values are below BOUND. */
+/* Returns the mask of the lanes that hold the same value as this lane. All values are below BOUND. */
 template <u32 BOUND> MF_DEVICE u64 mf_match(u32 v)
 {
     u64 same = mf_ballot(true);
@@ -90,7 +90,7 @@ MF_DEVICE void mf_wave_sync()
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
 }
 
-/* No programmatic dependent launch: launches run one after the other. */
+/* AMD has no programmatic dependent launch: launches run one after the other. */
 MF_DEVICE void mf_begin()
 {
 }
@@ -119,7 +119,7 @@ template <typename T> MF_DEVICE const __attribute__((address_space(1))) T *mf_gl
 }
 
 /* Two-phase copies: `copy` holds a thread's data between start and finish. The ring buffer has two stages:
- * one is read while the next copy is written to the other. */
+ * one stage is read while the next copy is written to the other stage. */
 #define MF_COPY_HELD 1
 struct mf_copy_16 {
     mf_u32x4 bytes;
@@ -127,7 +127,7 @@ struct mf_copy_16 {
 struct mf_copy_4 {
     u32 bytes;
 };
-/* Zeros if not valid, and then global memory is not read. */
+/* Copies 16 bytes. If `valid` is false, writes zeros and does not read global memory. */
 MF_DEVICE void mf_copy_start_16(mf_copy_16 &copy, void *lds, const void *global, bool valid)
 {
     (void)lds;
@@ -142,7 +142,8 @@ MF_DEVICE void mf_copy_start_4(mf_copy_4 &copy, void *lds, const void *global, b
     if (valid)
         copy.bytes = *mf_global<u32>(global);
 }
-/* Copies the first bytes of a word and zero-fills the rest; with 0 bytes global memory is not read. */
+/* Copies the first `bytes` bytes of a word and fills the rest with zeros. With 0 bytes, global memory is not
+ * read. */
 MF_DEVICE void mf_copy_start_up_to_4(mf_copy_4 &copy, void *lds, const void *global, i32 bytes)
 {
     mf_copy_start_4(copy, lds, global, bytes >= 4);
@@ -168,7 +169,7 @@ MF_DEVICE u32 mf_copy_get_4(const mf_copy_4 &copy)
 {
     return copy.bytes;
 }
-/* No copy groups: the use of a register waits for its load. */
+/* AMD has no copy groups: the use of a register waits for its load. */
 MF_DEVICE void mf_copy_commit()
 {
 }
@@ -194,19 +195,19 @@ MF_DEVICE void mf_load_matrix_4(u32 (&r)[4], const void *lds)
     r[3] = v[3];
 }
 
-/* d[16x16] += a[16xK]·b[Kx16]. Lane l holds row l % 16 of a and column l % 16 of b, of K the l / 16-th
- * quarter of one instruction's range; of d rows 4·(l / 16) to that + 3 of column l % 16. (AMD's matrix
- * instruction calculator, v_mfma_f32_16x16x16_bf16_1k, v_mfma_f32_16x16x16_f16, v_mfma_f32_16x16x32_fp8_fp8
- * and the int8 ones: A[i][k] in lane i + 16·(k / 4) or i + 16·(k / 8), B[k][j] in the same with j, D[i][j]
- * in register i % 4 of lane j + 16·(i / 4).) A lane has 16 contiguous bytes along K, so several
- * instructions each take a few of them. Both operands are permuted along K alike, so the product is the
- * same. */
+/* d[16x16] += a[16xK]·b[Kx16]. Lane l holds row l % 16 of a and column l % 16 of b; along K it holds quarter
+ * l / 16 of the range of one instruction. Of d it holds rows 4·(l / 16) to 4·(l / 16) + 3 of column l % 16.
+ * (AMD's matrix instruction calculator, v_mfma_f32_16x16x16_bf16_1k, v_mfma_f32_16x16x16_f16,
+ * v_mfma_f32_16x16x32_fp8_fp8 and the int8 instructions: A[i][k] is in lane i + 16·(k / 4) or i + 16·(k / 8),
+ * B[k][j] likewise in lane j + 16·(k / 4) or j + 16·(k / 8), D[i][j] in register i % 4 of lane j + 16·(i /
+ * 4).) A lane has 16 contiguous bytes along K, and each of several instructions takes a few of them. This
+ * permutes both operands in the same way along K, so the product is the same. */
 #define MF_MMA_COLS  16 /* columns of d */
-#define MF_MMA_BYTES 64 /* bytes along K per operand load, all multiplied by its products */
+#define MF_MMA_BYTES 64 /* bytes along K that one operand load covers; its products multiply all of them */
 #define MF_MMA_A     4  /* registers per lane */
 #define MF_MMA_B     4
-/* A lane's accumulator i is in row mf_mma_row + i % 2 · ROW_STEP + i / 2 · APART and column mf_mma_col + i
- * % 2 · COL_STEP. */
+/* A lane's accumulator i is in row mf_mma_row + i % 2 · ROW_STEP + i / 2 · APART and column mf_mma_col + i %
+ * 2 · COL_STEP. */
 #define MF_MMA_ROW_STEP 1
 #define MF_MMA_COL_STEP 0
 #define MF_MMA_APART    2
@@ -244,7 +245,7 @@ MF_DEVICE void mf_mma_f16(float (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b
     for (int i = 0; i < 4; i++)
         d[i] = sum[i];
 }
-/* int8: CDNA 2 has v_mfma_i32_16x16x16i8 with four elements per lane, CDNA 3 has v_mfma_i32_16x16x32_i8
+/* int8: CDNA 2 has v_mfma_i32_16x16x16i8, with four elements per lane. CDNA 3 has v_mfma_i32_16x16x32_i8
  * instead. */
 MF_DEVICE void mf_mma_s8(i32 (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b)[MF_MMA_B])
 {
@@ -263,7 +264,7 @@ MF_DEVICE void mf_mma_s8(i32 (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b)[M
     for (int i = 0; i < 4; i++)
         d[i] = sum[i];
 }
-/* CDNA 3 multiplies only its own e4m3 (bias 8); OCP e4m3 is converted to f16. */
+/* CDNA 3 multiplies only its own e4m3 (bias 8). OCP e4m3 is converted to f16. */
 #if defined(MF_FNUZ) && defined(__gfx942__)
 #    define MF_MMA_FP8 1
 MF_DEVICE void mf_mma_fp8(float (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b)[MF_MMA_B])
@@ -281,7 +282,7 @@ MF_DEVICE void mf_mma_fp8(float (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b
 
 /* ---- conversions ---- */
 
-/* v_perm_b32 selects bytes of its second operand by index; index 12 is a zero byte. */
+/* v_perm_b32 selects bytes of its second operand by index. Index 12 gives a zero byte. */
 #define MF_SOFT_PAIR(four, half) __builtin_amdgcn_perm(0, four, (half) ? 0x0c030c02u : 0x0c010c00u)
 #include "soft.h"
 #ifdef MF_FNUZ
@@ -290,17 +291,19 @@ MF_DEVICE void mf_mma_fp8(float (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b
 #    define MF_FP8_BIAS 7
 #endif
 
-/* Two floats as bf16, the first in the low half. */
+/* Returns two floats as bf16, the first in the low half. */
 MF_DEVICE u32 mf_bf16_pair(float low, float high)
 {
     return mf_soft_bf16(low) | mf_soft_bf16(high) << 16;
 }
-/* One half of two bf16 as a float; up: left shift that moves it to the upper half. */
+/* Returns one half of a word of two bf16 as a float. `up` is the left shift that moves the half to the upper
+ * half. */
 MF_DEVICE float mf_half_bf16(u32 two, int up)
 {
     return __builtin_bit_cast(float, two << up & 0xffff0000u);
 }
-/* a·b + c of two bf16 each; the result must be exact. Computed in floats, whose upper halves remain. */
+/* a·b + c of two bf16 each. The result must be exact in bf16, because it is computed in floats, of which only
+ * the upper halves are kept. */
 MF_DEVICE u32 mf_bf16_fma(u32 a, u32 b, u32 c)
 {
     const u32 low = __builtin_bit_cast(
@@ -316,7 +319,7 @@ MF_DEVICE u32 mf_fp8_to_f16_pair(u32 four, int half)
     return __builtin_bit_cast(u32, __builtin_bit_cast(mf_f16x2, mf_soft_fp8_spread(four, half, MF_FP8_BIAS)) *
                                        mf_f16x2{unit, unit});
 }
-/* Converts half of a lane's sixteen e4m3 to eight f16, which make two instruction steps. */
+/* Converts half of a lane's sixteen e4m3 to eight f16, enough for two instructions. */
 MF_DEVICE void mf_fp8_half(const u32 (&q)[4], int half, u32 (&f)[4])
 {
     f[0] = mf_fp8_to_f16_pair(q[2 * half], 0);
@@ -332,7 +335,7 @@ MF_DEVICE void mf_fp8_half_b(const u32 (&q)[MF_MMA_B], int half, u32 (&f)[MF_MMA
 {
     mf_fp8_half(q, half, f);
 }
-/* Two floats as e4m3, the first in the low byte. */
+/* Returns two floats as e4m3, the first in the low byte. */
 MF_DEVICE u32 mf_fp8_pair(float low, float high)
 {
     return mf_soft_fp8(low, MF_FP8_BIAS) | mf_soft_fp8(high, MF_FP8_BIAS) << 8;
@@ -351,20 +354,20 @@ MF_DEVICE float mf_sigmoid(float x)
     return __builtin_amdgcn_rcpf(1.0f + __expf(-x));
 }
 
-/* Correctly rounded division, as the quantisation formats define it and both compilers compile it by
- * default. */
+/* Correctly rounded division, which the quantisation formats require. Both compilers compile a division this
+ * way by default. */
 MF_DEVICE float mf_divide(float a, float b)
 {
     return a / b;
 }
 
-/* As in dialect_nvidia.h; a true division has no branch here. */
+/* Does the same as in dialect_nvidia.h. On AMD a true division has no branch. */
 MF_DEVICE float mf_inverse_near(float x)
 {
     return mf_divide(1.0f, x);
 }
 
-/* Each operation is rounded separately: never contracted into an FMA. */
+/* Rounds each operation separately; the compiler must not contract it into an FMA. */
 template <typename T> MF_DEVICE T mf_times(T a, T b)
 {
 #pragma clang fp contract(off)
@@ -378,7 +381,8 @@ template <typename T> MF_DEVICE T mf_plus(T a, T b)
 
 /* ---- time ---- */
 
-/* Reads a 100 MHz counter. On GPUs with a slower one, delays take longer; nothing is timed with it. */
+/* Reads a 100 MHz counter. On GPUs with a slower counter, delays take longer; no measurement uses this clock.
+ */
 MF_DEVICE u64 mf_clock_ns()
 {
     return __builtin_amdgcn_s_memrealtime() * 10;
@@ -391,7 +395,7 @@ MF_DEVICE void mf_pause()
 /* ---- between blocks ---- */
 
 /* Grid barrier for a grid that is co-resident. The counter and the generation are zero when the code object
- * is loaded; the last block resets the counter. */
+ * is loaded; the last block to arrive resets the counter. */
 MF_DEVICE void mf_grid_arrive(u32 *barrier, u32 *ret_generation)
 {
     __syncthreads();

@@ -3,10 +3,10 @@
 
 #include "nvidia_plain.h"
 
-/* Programmatic dependent launch. A launch whose grid sets `early` (kernels/core/device.h) starts while the
- * previous one still runs. mf_begin waits until the previous launch has ended and its writes are visible,
- * and lets the next launch start. Before mf_begin a kernel may only touch memory that the previous launch
- * does not write. */
+/* Programmatic dependent launch. A launch whose grid sets programmatic_launch (kernels/core/device.h) starts
+ * while the previous launch still runs. mf_begin waits until the previous launch has ended and its writes are
+ * visible, and lets the next launch start. Before mf_begin a kernel may only access memory that the previous
+ * launch does not write. */
 MF_DEVICE void mf_pdl_wait()
 {
 #if __CUDA_ARCH__ >= 900
@@ -30,8 +30,8 @@ MF_DEVICE void mf_discard_line(void *global)
 {
     asm volatile("discard.global.L2 [%0], 128;\n" ::"l"(global) : "memory");
 }
-/* Executes 256 KB of straight-line code, 16 bytes per instruction: more than an SM's instruction cache
- * holds. */
+/* Executes 256 KB of straight-line code, 16 bytes per instruction. That is more than an SM's instruction
+ * cache holds. */
 MF_DEVICE float mf_run_code(float v)
 {
 #define MF_CODE_1  "fma.rn.f32 %0, %0, %0, 0f3F800000;\n"
@@ -43,7 +43,7 @@ MF_DEVICE float mf_run_code(float v)
         asm volatile(MF_CODE_64 : "+f"(v));
     return v;
 }
-/* Prefetches a run of bytes, a multiple of 16, into L2. */
+/* Prefetches contiguous bytes, a multiple of 16, into L2. */
 MF_DEVICE void mf_prefetch_l2(const void *global, u32 bytes)
 {
 #if __CUDA_ARCH__ >= 900
@@ -68,8 +68,8 @@ MF_DEVICE i32 mf_shuffle_up(i32 v, int delta)
 {
     return __shfl_up_sync(0xffffffffu, v, delta);
 }
-/* Mask of the lanes that hold the same value as this one; all values are below BOUND. Uses one vote per
- * bit, because match.any takes time proportional to the number of distinct values. */
+/* Returns the mask of the lanes that hold the same value as this lane. All values are below BOUND. Uses one
+ * vote per bit, because match.any takes time proportional to the number of distinct values. */
 template <u32 BOUND> MF_DEVICE u64 mf_match(u32 v)
 {
     u32 same = 0xffffffffu;
@@ -97,7 +97,7 @@ MF_DEVICE void mf_add_shared(i32 *lds, i32 v)
 
 /* ---- cp.async: global to shared memory ---- */
 
-/* 16 bytes; zeros if not valid, and then global memory is not read. */
+/* Copies 16 bytes. If `valid` is false, writes zeros and does not read global memory. */
 MF_DEVICE void mf_copy_async_16(void *lds, const void *global, bool valid)
 {
     asm volatile(
@@ -117,7 +117,7 @@ MF_DEVICE void mf_copy_async_up_to_4(void *lds, const void *global, i32 bytes)
                  "l"(global), "r"(bytes)
                  : "memory");
 }
-/* commit closes a group of copies; wait<N> waits until at most N groups are in flight. */
+/* commit closes a group of copies. wait<N> waits until at most N groups are in flight. */
 MF_DEVICE void mf_copy_commit()
 {
     asm volatile("cp.async.commit_group;\n" ::: "memory");
@@ -127,7 +127,8 @@ template <int N> MF_DEVICE void mf_copy_wait()
     asm volatile("cp.async.wait_group %0;\n" ::"n"(N) : "memory");
 }
 
-/* Loads 16 bytes that are read only once: not kept in L1. volatile, so the compiler issues the load here. */
+/* Loads 16 bytes that are read only once and so are not kept in L1. The asm is volatile, so that the compiler
+ * issues the load here. */
 MF_DEVICE mf_16b mf_load_once(const void *p)
 {
     mf_16b v;
@@ -146,8 +147,8 @@ MF_DEVICE void mf_async_fence()
 
 /* ---- matrix instructions ---- */
 
-/* Loads four 8x8 matrices of 16-bit elements. Lane l gives the address of row l % 8 of matrix l / 8, and
- * gets from each matrix elements 2·(l % 4) and the next one of row l / 4 (PTX ISA, ldmatrix). */
+/* Loads four 8x8 matrices of 16-bit elements. Lane l passes the address of row l % 8 of matrix l / 8. From
+ * each matrix it receives two elements of row l / 4: 2·(l % 4) and 2·(l % 4) + 1 (PTX ISA, ldmatrix). */
 MF_DEVICE void mf_load_matrix_4(u32 (&r)[4], const void *lds)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
@@ -163,9 +164,13 @@ MF_DEVICE void mf_load_matrix_2(u32 (&r)[2], const void *lds)
                  : "memory");
 }
 
-/* d[16x8] += a[16x16]·b[16x8]. Lane l, g = l / 4, t = l % 4: a holds rows g and g + 8 of columns 2t, 2t + 1
- * (a0, a1) and of columns 2t + 8, 2t + 9 (a2, a3); b rows 2t, 2t + 1 and 2t + 8, 2t + 9 of column g; d row
- * g of columns 2t, 2t + 1 (d0, d1) and row g + 8 of the same columns (d2, d3) (PTX ISA, mma.m16n8k16). */
+/* d[16x8] += a[16x16]·b[16x8]. With g = l / 4 and t = l % 4, lane l holds:
+ *
+ *   a  rows g and g + 8 of columns 2t, 2t + 1 (a0, a1) and of columns 2t + 8, 2t + 9 (a2, a3)
+ *   b  rows 2t, 2t + 1 and 2t + 8, 2t + 9 of column g
+ *   d  columns 2t, 2t + 1 of row g (d0, d1) and of row g + 8 (d2, d3)
+ *
+ * (PTX ISA, mma.m16n8k16) */
 MF_DEVICE void mf_mma_bf16(float (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b)[MF_MMA_B])
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -180,9 +185,9 @@ MF_DEVICE void mf_mma_f16(float (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-/* d[16x8] += a[16x32]·b[32x8] of int8. As above with four elements per register: a holds rows g and g + 8
- * of columns 4t to 4t + 3 (a0, a1) and of the same columns + 16 (a2, a3); b the same of column g (PTX ISA,
- * mma.m16n8k32). */
+/* d[16x8] += a[16x32]·b[32x8] of int8, with four elements per register. With g and t as for mf_mma_bf16, lane
+ * l holds of a rows g and g + 8 of columns 4t to 4t + 3 (a0, a1) and of columns 4t + 16 to 4t + 19 (a2, a3),
+ * and of b the same K elements of column g (PTX ISA, mma.m16n8k32). */
 MF_DEVICE void mf_mma_s8(i32 (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b)[MF_MMA_B])
 {
     asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -192,10 +197,10 @@ MF_DEVICE void mf_mma_s8(i32 (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b)[M
 }
 
 /* WGMMA (sm_90a): a warpgroup multiplies 64 rows by N rows in shared memory along 32 bytes of K. Both
- * operands lie as rows of 128 bytes whose 16-byte chunks are at chunk ^ (row % 8), from an address that is
- * a multiple of 1024: the 128-byte swizzle. Lane l of warp w gets rows 16·w + l / 4 and that + 8, columns
- * 8·j + 2·(l % 4) and the next one, as d[j][0..1] and d[j][2..3], as with mf_mma_bf16 (PTX ISA,
- * wgmma.mma_async). */
+ * operands are stored as rows of 128 bytes, from an address that is a multiple of 1024, with 16-byte chunk c
+ * of a row at c ^ (row % 8): the 128-byte swizzle. Lane l of warp w gets columns 8·j + 2·(l % 4) and 8·j +
+ * 2·(l % 4) + 1 of two rows: row 16·w + l / 4 as d[j][0..1], and the row eight below it as d[j][2..3], as
+ * with mf_mma_bf16 (PTX ISA, wgmma.mma_async). */
 #if defined(MF_WGMMA)
 MF_DEVICE u64 mf_wgmma_descriptor(const void *lds)
 {
@@ -210,7 +215,8 @@ MF_DEVICE void mf_wgmma_commit()
 {
     asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
 }
-/* Compiler fence for an accumulator or operand register: no access to it moves across. */
+/* Compiler fence for an accumulator or operand register: the compiler moves no access to the register across
+ * it. */
 MF_DEVICE void mf_wgmma_fence_operand(float &d)
 {
     asm volatile("" : "+f"(d)::"memory");
@@ -228,7 +234,7 @@ template <int N> MF_DEVICE void mf_wgmma_wait()
 
 /* ---- conversions ---- */
 
-/* Two floats as bf16, the first in the low half; to nearest even. */
+/* Returns two floats as bf16, rounded to nearest even, the first in the low half. */
 MF_DEVICE u32 mf_bf16_pair(float low, float high)
 {
     u32 r;
@@ -260,7 +266,7 @@ MF_DEVICE u32 mf_fp8_to_f16_pair(u32 four, int half)
         : "r"(half ? four >> 16 : four));
     return r;
 }
-/* Two floats as e4m3, the first in the low byte; to nearest even, saturating. */
+/* Returns two floats as e4m3, rounded to nearest even and saturating, the first in the low byte. */
 MF_DEVICE u32 mf_fp8_pair(float low, float high)
 {
     u16 r;
@@ -280,14 +286,14 @@ MF_DEVICE float mf_f16_high(u32 two)
     return r;
 }
 
-/* Correctly rounded division, as the quantisation formats define it. */
+/* Correctly rounded division, which the quantisation formats require. */
 MF_DEVICE float mf_divide(float a, float b)
 {
     return __fdiv_rn(a, b);
 }
 
-/* Uses the hardware's approximations of 2^x and 1/x. A true division contains a branch, across which the
- * compiler interleaves nothing. */
+/* Uses the hardware's approximations of 2^x and 1/x, because a true division contains a branch, and the
+ * compiler interleaves no instructions across a branch. */
 MF_DEVICE float mf_sigmoid(float x)
 {
     float e, r;
@@ -296,7 +302,7 @@ MF_DEVICE float mf_sigmoid(float x)
     return r;
 }
 
-/* 1 / x rounded to one of the two neighbouring floats, without the branch of a true division. x and its
+/* Returns 1 / x, rounded to one of the two adjacent floats, without the branch of a true division. x and its
  * inverse must be normal. Infinity yields 0. */
 MF_DEVICE float mf_inverse_near(float x)
 {
@@ -306,7 +312,7 @@ MF_DEVICE float mf_inverse_near(float x)
     return left == left ? fmaf(r, left, r) : r;
 }
 
-/* Each operation is rounded separately: never contracted into an FMA. */
+/* Rounds each operation separately; the compiler must not contract it into an FMA. */
 MF_DEVICE float mf_times(float a, float b)
 {
     return __fmul_rn(a, b);
@@ -340,8 +346,8 @@ MF_DEVICE void mf_pause()
 /* ---- between blocks ---- */
 
 /* Grid barrier for a grid that is co-resident. The counter and the generation are zero when the code object
- * is loaded; the last block resets the counter. One thread per block arrives, for all threads it has
- * synchronised with. The generation changes when all blocks have arrived. */
+ * is loaded; the last block to arrive resets the counter. One thread per block arrives, for all threads with
+ * which it has synchronised. The generation changes when all blocks have arrived. */
 MF_DEVICE u32 mf_grid_generation(const u32 *barrier)
 {
     u32 v;
@@ -357,7 +363,7 @@ MF_DEVICE void mf_grid_count(u32 *barrier)
         asm volatile("red.release.gpu.global.add.u32 [%0], 1;\n" ::"l"(barrier + 1) : "memory");
     }
 }
-/* The same, called by all threads of each block. */
+/* Arrives at the grid barrier. All threads of each block call it. */
 MF_DEVICE void mf_grid_arrive(u32 *barrier, u32 *ret_generation)
 {
     __syncthreads();

@@ -18,7 +18,8 @@ struct scaling {
     u32 code;
 };
 
-/* top: two magnitudes, the group's largest among them. factor: global factor if scales are e4m3. */
+/* `top` has two magnitudes; one of them is the group's largest. `factor` is the global factor if scales are
+ * e4m3. */
 MF_DEVICE scaling scaling_of(u32 top, float factor)
 {
     const float amax = mf_larger_half(top);

@@ -1,5 +1,5 @@
-/* MF_FORMAT: element format of activations and weights in the product, and scale granularity: per row,
- * 1x128 blocks of activations and 128x128 blocks of weights, or per tensor and expert. */
+/* MF_FORMAT: element format of activations and weights in the product, and what shares a scale: a row, a
+ * 1x128 block of activations and a 128x128 block of weights, or the tensor (for weights, one expert). */
 #pragma once
 
 #define BF16        0

@@ -2,7 +2,7 @@
  * (kernels/core/layout.h). */
 #pragma once
 
-/* mf_gate_row(): gate row of a column. MF_UP_AT: distance from a gate row to its up row. */
+/* mf_gate_row() returns the gate row of a column. MF_UP_AT is the distance from a gate row to its up row. */
 MF_DEVICE i32 mf_gate_row(i32 column)
 {
 #ifdef MF_GATE_ROWS

@@ -22,7 +22,8 @@ struct reading {
     u32 *sum;
 };
 
-/* 8 x 16 bytes in flight per thread. Storing the sum on an impossible value keeps the loads alive. */
+/* Reads with 8 x 16 bytes in flight per thread. The sum is stored only if it has an impossible value, which
+ * keeps the compiler from removing the loads. */
 extern "C" __global__ void __launch_bounds__(512) mf_read(const reading a)
 {
     const u64 stride = (u64)gridDim.x * 512 * 16;
@@ -43,13 +44,13 @@ extern "C" __global__ void __launch_bounds__(512) mf_read(const reading a)
 /* Evicts other kernels' code from the SM's instruction cache. */
 extern "C" __global__ void __launch_bounds__(256) mf_evict_code(const mf_hip_evict_args a)
 {
-    if (mf_run_code((float)a.bytes) == 1.25f) /* never */
+    if (mf_run_code((float)a.bytes) == 1.25f) /* never true */
         *(u8 *)a.at = 0;
 }
 
 #ifdef MF_FORGETS_LINES
-/* Evicts the L2 cache in two launches. The first one fills it with dirty lines, so that earlier writes go
- * to memory. The second one discards these lines. Reads alone would not evict dirty lines. */
+/* Evicts the L2 cache in two launches. The first launch fills it with dirty lines, so that earlier writes go
+ * to memory. The second launch discards these lines. Reads alone would not evict dirty lines. */
 extern "C" __global__ void __launch_bounds__(512) mf_evict_fill(const mf_hip_evict_args a)
 {
     for (u64 at = ((u64)blockIdx.x * 512 + threadIdx.x) * 16; at < a.bytes; at += (u64)gridDim.x * 512 * 16)
@@ -65,9 +66,9 @@ extern "C" __global__ void __launch_bounds__(512) mf_evict_discard(const mf_hip_
 #ifdef MF_WGMMA
 #    include "dialect_hopper.h"
 
-/* Measures the minimum cycles of an atomic add to each line from this SM; the add runs in the L2 partition
- * that owns the line. One block per SM. SMs with an index beyond the grid size, in a process limited to
- * some SMs, are skipped. */
+/* Measures the minimum cycles of an atomic add to each line from this SM. The add executes in the L2
+ * partition that owns the line. The grid has one block per SM. In a process that is limited to some SMs, SMs
+ * with an index beyond the grid size are skipped. */
 extern "C" __global__ void mf_add_cycles(const mf_hip_add_cycles_args a)
 {
     const u32 sm = (u32)mf_sm_id();
@@ -75,7 +76,8 @@ extern "C" __global__ void mf_add_cycles(const mf_hip_add_cycles_args a)
         u32 *p = (u32 *)((u8 *)a.lines + line * a.stride), least = ~0u;
         for (u32 iteration = 0; iteration < a.turns; iteration++) {
             const u64 start = mf_cycles();
-            if (mf_fetch_increment(p) == ~0u) /* never; makes the second clock read wait for the result */
+            /* never true; makes the second clock read wait for the result */
+            if (mf_fetch_increment(p) == ~0u)
                 return;
             least = MF_MIN(least, (u32)(mf_cycles() - start));
         }
@@ -91,7 +93,8 @@ struct peaking {
     float *sum;
 };
 
-/* Four WGMMAs of 64x256 along 32 bytes per iteration, for each of two warpgroups; operands are not zero. */
+/* Each iteration runs four WGMMAs of 64x256 along 32 bytes, for each of two warpgroups. Operands are not
+ * zero. */
 MF_DEVICE void peak(const peaking &a, bool fp8)
 {
     __shared__ __align__(1024) u32 lds[PEAK_ROWS * 32];
@@ -140,8 +143,8 @@ struct peaking {
     float *sum;
 };
 
-/* 16 products of 16 rows by MF_MMA_COLS per iteration and warp, along the K of one operand load; operands
- * are not zero. */
+/* Each warp computes 16 products of 16 rows by MF_MMA_COLS per iteration, along the K of one operand load.
+ * Operands are not zero. */
 extern "C" __global__ void __launch_bounds__(256) mf_peak(const peaking a)
 {
     float d[16][4] = {};

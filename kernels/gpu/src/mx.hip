@@ -1,26 +1,26 @@
 /* One stage of the two-stage grouped GEMM with 4-bit weights or with group scales. Weights stay packed in
- * shared memory and are dequantised to bf16 in the registers of the lane that multiplies them (narrow.h).
+ * shared memory. The lane that multiplies them dequantises them to bf16 in its registers (narrow.h).
  *
  *   MF_W        FP4, INT4, FP8    MF_W_GROUP  elements of K per scale: 32, 16; 0: one scale per row
  *   MF_X        BF16, FP8, FP4    MF_X_GROUP  the same for tokens
  *   MF_STAGES   pipeline stages; a K tile is MF_PARTS parts of 128 elements
  *   the macros of tile_parts.inc.h and tile_waves.h
  *
- * Scales of FP4 and FP8 are powers of two, or e4m3 for FP4: a scaled weight is exactly a bf16, so one
- * multiplication dequantises and scales it. INT4 group scales are bf16: the sum of each group is scaled
- * separately.
+ * Scales of FP4 and FP8 are powers of two, or e4m3 for FP4. A scaled weight is therefore exactly a bf16, and
+ * one multiplication dequantises and scales it. INT4 group scales are bf16, so the sum of each group is
+ * scaled separately.
  *
- * Of 128 elements along K, a lane (MFMA: a quarter of the lanes) has one quarter. Where weights are scaled,
- * that quarter is a group of 32, so a lane has one or two scales for its row. Where sums are scaled
- * (GROUP_SUMS), the lanes have eight elements of each group, one group after the other. Either way the
- * products take four steps of eight elements per lane. Tokens lie in shared memory in step order: chunk
- * step · 4 + quarter, with the halves of alternate rows exchanged to avoid bank conflicts.
+ * Of each 128 elements along K, a lane (with MFMA: a quarter of the lanes) has one quarter. If weights are
+ * scaled, that quarter is a group of 32, so a lane has one or two scales for its row. If sums are scaled
+ * (GROUP_SUMS), the lanes have eight elements of each group, one group after the other. In both cases the
+ * products take four steps of eight elements per lane. Tokens are stored in shared memory in step order:
+ * chunk step · 4 + quarter, with the two halves of every second row exchanged to avoid bank conflicts.
  *
  *   shared memory: ring[MF_STAGES] of MF_PARTS x { tokens [BM], weights [BN], scales [BN] } |
  *        tokens[2] of MF_PARTS x [BM][128] of bf16, if they arrive narrow | out bf16 [BM][COLS + 8]
  *
- * Where copies are staged in registers (MF_COPY_HELD), weights bypass the ring buffer, and tokens enter it
- * as bf16. */
+ * If copies are staged in registers (MF_COPY_HELD), weights bypass the ring buffer, and tokens enter it as
+ * bf16. */
 #include "dialect.h"
 #include "narrow.h"
 #include "tile_waves.h"
@@ -29,16 +29,16 @@
 #define K_TILE     (PART * MF_PARTS)
 #define K_TILES    MF_CEIL(MF_D, K_TILE)
 #define GROUP_SUMS (MF_W == INT4 && MF_W_GROUP > 0)
-/* With GROUP_SUMS the steps are independent: not unrolling them saves registers and raises occupancy. */
+/* With GROUP_SUMS the steps are independent. Not unrolling them saves registers and raises occupancy. */
 #if GROUP_SUMS && !defined(MF_COPY_HELD)
 #    define STEPS_LOOP MF_NO_UNROLL
 #else
 #    define STEPS_LOOP MF_UNROLL
 #endif
 #define W_BITS     (MF_W == FP8 ? 8 : 4)
-#define W_CHUNKS16 (W_BITS / 4)        /* 16-byte chunks per quarter */
-#define ROW_W      (PART * W_BITS / 8) /* row bytes of a part */
-#define BYTES_W    (MF_D / 8 * W_BITS) /* row bytes */
+#define W_CHUNKS16 (W_BITS / 4)        /* number of 16-byte chunks per quarter */
+#define ROW_W      (PART * W_BITS / 8) /* bytes per row and part */
+#define BYTES_W    (MF_D / 8 * W_BITS) /* bytes per row */
 #define AHEAD      (MF_STAGES - 1)
 
 #ifdef MF_COPY_HELD
@@ -77,7 +77,7 @@ MF_DEVICE u8 *scales_of(u8 *ring, i32 part)
     return weights_of(ring, part) + W_STAGE_BYTES;
 }
 
-/* Offset of chunk c of a weight row; the lanes of a step touch all banks. */
+/* Returns the offset of chunk c of a weight row. The lanes of a step touch all banks. */
 MF_DEVICE i32 w_offset(i32 row, i32 c)
 {
 #if MF_W == FP8
@@ -87,7 +87,7 @@ MF_DEVICE i32 w_offset(i32 row, i32 c)
 #endif
 }
 
-/* Word i of the K tile's scales: its row, part and index in the row. */
+/* Row, part and index in the row of word i of the K tile's scales. */
 struct scale_word {
     i32 row, part, word;
 };
@@ -105,7 +105,7 @@ MF_DEVICE i64 scale_at(const struct tile &t, i32 row)
     return ((i64)t.expert * ROWS_OF_W + weight_row(t.col, row)) * SCALES_ROW;
 }
 
-/* Whether row r of a tile exists in the expert's weights. */
+/* True if row r of a tile exists in the expert's weights. */
 MF_DEVICE bool has_row(i32 col, i32 r)
 {
     return MF_N % COLS == 0 || is_column(col, r);
@@ -116,12 +116,12 @@ struct tile_source {
     struct tile tile;
     bool is_there;
     struct rows_of_x x;
-    const u8 *w;                   /* the thread's first row */
-    const u8 *scale[S_PASSES + 1]; /* its scale words of the first K tile; nullptr: none */
+    const u8 *w;                   /* first weight row of the thread */
+    const u8 *scale[S_PASSES + 1]; /* scale words of the thread for the first K tile; nullptr: no word */
     i32 k_tile;
 };
 
-/* First weight row of a K tile that a thread copies. */
+/* Returns the first weight row of a K tile that this thread copies. */
 MF_DEVICE i32 first_row_of_w()
 {
 #ifdef MF_COPY_HELD
@@ -219,7 +219,7 @@ MF_DEVICE void copy_weights(const struct tile_source *s, u8 *ring, struct copies
 #endif
 }
 
-/* Starts the copies of the tile's next K tile. */
+/* Starts the copies of the next K tile of the tile. */
 MF_DEVICE void copy_k_tile(const struct tile_source *s, const mf_hip_mx_args &a, u8 *ring,
                            struct copies *copies)
 {
@@ -283,7 +283,8 @@ MF_DEVICE void load_weights(u8 *ring, i32 part, i32 first_row, raw &held)
     (void)ring, (void)part, (void)first_row, (void)held;
 #endif
 }
-/* Dequantises a step of row r of the i-th sixteen rows to bf16, scaled if the weights have scales. */
+/* Dequantises to bf16 one step of row r of the i-th sixteen rows. The result is scaled if weights are scaled.
+ */
 MF_DEVICE void weights_of_step(const raw &held, u8 *ring, i32 part, i32 first_row, int i, int r, int step,
                                u32 factor, u32 (&ret)[4])
 {
@@ -301,15 +302,15 @@ MF_DEVICE void weights_of_step(const raw &held, u8 *ring, i32 part, i32 first_ro
     (void)held, (void)ring, (void)part, (void)first_row, (void)i, (void)r, (void)step, (void)factor;
 }
 
-/* Byte offset of a row's scales in their first word, for each row of a lane. */
+/* For each row of a lane, the byte offset of the row's scales in their first word. */
 #if GROUP_SUMS
 #    define SCALED_ROWS 4
 #else
 #    define SCALED_ROWS LANE_ROWS
 #endif
 typedef i32 skews[QN][SCALED_ROWS];
-/* Row i among those from first_row on that a lane has scales for: the row of its accumulator i (GROUP_SUMS)
- * or of its weights i. */
+/* Returns row i, counted from first_row, of the rows for which a lane has scales: the row of its accumulator
+ * i with GROUP_SUMS, otherwise the row of its weights i. */
 MF_DEVICE i32 scaled_row(i32 first_row, int i)
 {
     const i32 lane = threadIdx.x % MF_WAVE;
@@ -328,8 +329,8 @@ MF_DEVICE void find_skews(const struct tile &t, i32 first_row, skews &ret)
     }
 }
 
-/* A lane's scales of a part: factors of its weights, by halves of its quarter; with GROUP_SUMS pointers to
- * the scales of its sums. */
+/* A lane's scales of a part: the factors of its weights, one for each half of its quarter or, with
+ * GROUP_SUMS, pointers to the scales of its sums. */
 struct scaled {
 #if GROUP_SUMS
     const u8 *of[QN][SCALED_ROWS];
@@ -367,7 +368,8 @@ MF_DEVICE void load_scales(u8 *ring, i32 part, i32 first_row, const skews &skew,
 #    define W_FACTOR(s, i, r, step) (s).of[i][r][(step) / 2]
 #endif
 
-/* Adds the products of 16 weight rows with eight elements of K per lane; i selects one of INSTRUCTIONS. */
+/* Adds the products of 16 weight rows with eight elements of K per lane. `i` is the index of the instruction,
+ * below INSTRUCTIONS. */
 #if MF_MMA_COLS == 8
 #    define INSTRUCTIONS 2
 #else
@@ -385,7 +387,7 @@ MF_DEVICE void multiply(float (&d)[4], const u32 (&w)[LANE_ROWS][4], const u32 (
 #endif
 }
 
-/* Multiplies a step along K, eight elements per lane, with the first N columns of tokens. */
+/* Multiplies one step along K, eight elements per lane, by the first N columns of tokens. */
 template <int N>
 MF_DEVICE void multiply_step(const raw &held, const struct scaled &s, u8 *ring, const u8 *tokens, i32 part,
                              int step, i32 first_row, i32 first_token, sums &d)
@@ -407,7 +409,8 @@ MF_DEVICE void multiply_step(const raw &held, const struct scaled &s, u8 *ring, 
         const int q = i / LANE_ROWS, r = i % LANE_ROWS;
         weights_of_step(held, ring, part, first_row, q, r, step, W_FACTOR(s, q, r, step), w[q][r]);
     }
-    /* consecutive instructions use different accumulators, so that none waits for its predecessor */
+    /* consecutive instructions use different accumulators, so that no instruction waits for the previous one
+     */
 #if GROUP_SUMS
     MF_UNROLL
     for (int i = 0; i < QN; i++) {
@@ -446,7 +449,7 @@ MF_DEVICE void multiply_k_tile(raw &held, u8 *ring, const u8 *tokens, i32 first_
     }
 }
 
-/* Scale of a whole sum by its weight row (narrow_scales.h), and by its token. */
+/* Scale of a whole sum by its weight row (narrow_scales.h), and scale by its token. */
 MF_DEVICE float row_scale(const mf_hip_mx_args &a, const struct tile &t, i32 r)
 {
     return MF_W_GROUP > 0 || has_row(t.col, r) ? scale_of_row(a.tile, t.expert, weight_row(t.col, r)) : 0;
@@ -486,12 +489,12 @@ struct pipeline {
     u8 *ring;
     struct tile_source from;
     struct copies copies;
-    i32 tile, end; /* tile being loaded; end of the block's tiles */
+    i32 tile, end; /* tile that is loaded; end of the block's tiles */
     i32 issued, consumed;
-    bool other; /* which of the two bf16 token buffers */
+    bool other; /* selects one of the two buffers for bf16 tokens */
 };
-/* Starts one more K tile, or commits an empty group, so that the number of groups equals the number of K
- * tiles. */
+/* Starts one more K tile. If there is none, commits an empty group, so that the number of groups equals the
+ * number of K tiles. */
 MF_DEVICE void issue(struct pipeline *p, const mf_hip_mx_args &a)
 {
     if (p->from.is_there) {
@@ -502,7 +505,7 @@ MF_DEVICE void issue(struct pipeline *p, const mf_hip_mx_args &a)
     }
     mf_copy_commit();
 }
-/* Multiplies a tile by its first N columns of tokens. */
+/* Multiplies a tile's weights by the tile's first N columns of tokens. */
 template <int N>
 MF_DEVICE void compute_tile(struct pipeline *p, const mf_hip_mx_args &a, const struct landing &x,
                             i32 first_row, i32 first_token, const skews &skew, sums &d)
@@ -529,7 +532,7 @@ extern "C" __global__ void MF_BOUNDS(THREADS, MF_BLOCKS) mf_mx(const mf_hip_mx_a
     if (MF_STAGE == 1)
         mf_begin();
     const i64 n_tiles = (i64)(a.tile.num_valid[0] / MF_BM) * TILES_N;
-    /* the first blocks get one more, so that few tiles are spread over all SMs */
+    /* the first blocks get one tile more than the others, so that few tiles are spread over all SMs */
     const i32 each = (i32)(n_tiles / gridDim.x), more = (i32)(n_tiles % gridDim.x);
     const i32 begin = (i32)blockIdx.x * each + MF_MIN((i32)blockIdx.x, more);
     const i32 end = begin + each + ((i32)blockIdx.x < more);

@@ -1,5 +1,5 @@
-/* Conversions to e2m1 and e8m0 in portable arithmetic. Valid as C and C++, so that a CPU test covers every
- * case. */
+/* Conversions to e2m1 and e8m0 in portable arithmetic. The code is valid C and C++, so that a CPU test covers
+ * every case. */
 #pragma once
 
 union mf_small {
@@ -18,8 +18,9 @@ MF_DEVICE float mf_small_float(unsigned u)
     return v.f;
 }
 
-/* Converts to e2m1, to nearest even, saturating; NaN becomes the largest magnitude. Adding a power of two
- * 2^22 above the value's own (or above 1) makes the last fraction bit equal the format's step. */
+/* Converts to e2m1, rounding to nearest even and saturating; NaN becomes the largest magnitude. Let p be the
+ * largest power of two up to |v|, but at least 1. Adding 2^22 · p makes the last fraction bit of the sum
+ * equal the format's step. */
 MF_DEVICE unsigned mf_fp4_of(float v)
 {
     const float size = fabsf(v) < 6.0f ? fabsf(v) : 6.0f;
@@ -29,15 +30,16 @@ MF_DEVICE unsigned mf_fp4_of(float v)
     return (steps + (top >> 22) - 254) | (mf_small_bits(v) >> 28 & 8);
 }
 
-/* e8m0 scale of a group, from the bits of its largest magnitude (a bf16): the smallest power of two for
- * which the magnitude fits the format's largest value (kernels/core/quant_mx.h, rounding up). That value is
- * 1.5 times a power of two for e2m1, 1.75 times one for e4m3. */
+/* Returns the e8m0 scale of a group from the bits of the group's largest magnitude, a bf16. It is the
+ * smallest power of two for which the magnitude fits the largest value of the format
+ * (kernels/core/quant_mx.h, rounding up). The largest value is 1.5 times a power of two for e2m1 and 1.75
+ * times a power of two for e4m3. */
 MF_DEVICE unsigned mf_mx_scale_of(unsigned amax, bool fp4)
 {
     const int code = fp4 ? (int)((amax + 0x3fffffu) >> 23) - 2 : (int)((amax + 0x1fffffu) >> 23) - 8;
     return amax >= 0x7f800000u ? 0xff : amax == 0 ? 0 : code < 1 ? 1 : (unsigned)code;
 }
-/* Factor that a group with that scale is multiplied by. */
+/* Returns the factor by which a group with that scale is multiplied. */
 MF_DEVICE float mf_mx_factor_of(unsigned code)
 {
     return mf_small_float(code == 0xff ? 0x7fc00000u : code == 254 ? 0x00400000u : (254 - code) << 23);

@@ -1,9 +1,10 @@
 /* Moves a tile's tokens to shared memory as bf16, in the order of narrow.h; included by mx.hip.
  *
- * bf16 tokens are copied to their final place, and each thread reorders in place what it copied. Narrow
- * tokens first arrive unchanged in thread-private slots of the ring buffer, with a word that holds their
- * scale. Each thread then converts its own to bf16, scaled, without rounding (like weights), into one of
- * two buffers next to the ring: one is read while the other is filled. */
+ * bf16 tokens are copied to their final place, and each thread then reorders in place the tokens that it
+ * copied. Narrow tokens first arrive unchanged in slots of the ring buffer that belong to one thread, with a
+ * word that holds their scale. Each thread then converts its tokens to scaled bf16, which like for weights
+ * needs no rounding. It writes them to one of two buffers next to the ring; one buffer is read while the
+ * other is filled. */
 #pragma once
 
 #define X_EACH   (128 / X_BITS)  /* elements per 16 bytes */
@@ -15,7 +16,7 @@
 #define X_SCALES (X_SCALED ? MF_D / MF_MAX(MF_X_GROUP, 1) : 0) /* bytes per row */
 #define X_SKEW   (X_SCALES % 4 != 0)
 
-#define ROW_X        (PART * 2) /* bytes of a bf16 token row and part */
+#define ROW_X        (PART * 2) /* bytes of bf16 per token row and part */
 #define X_BF16_BYTES (MF_BM * ROW_X)
 #ifdef MF_COPY_HELD
 #    define STAGED 1
@@ -41,19 +42,19 @@ MF_DEVICE u8 *tokens_of(u8 *ring, i32 part)
     return ring + part * PART_BYTES;
 }
 
-/* Offset of the eight elements of a token that the lanes of a quarter need in a step. */
+/* Returns the offset of the eight elements of a token that the lanes of a quarter need in a step. */
 MF_DEVICE i32 x_offset(i32 token, i32 step, i32 quarter)
 {
     return token * ROW_X + (((step * 4 + quarter) ^ ((token & 1) << 2)) << 4);
 }
-/* The same, by the position of the eight elements in their part. */
+/* Returns the same offset, by the position of the eight elements in their part. */
 MF_DEVICE i32 eight_offset(i32 token, i32 eight)
 {
     return x_offset(token, GROUP_SUMS ? eight / 4 : eight % 4, GROUP_SUMS ? eight % 4 : eight / 4);
 }
 
-/* Chunk of each row that a thread copies; for bf16, permuted so that neighbouring threads write
- * neighbouring banks. */
+/* Returns the chunk of each row that a thread copies. For bf16 the chunks are permuted so that adjacent
+ * threads write adjacent banks. */
 MF_DEVICE i32 my_chunk()
 {
     const i32 at = threadIdx.x % X_CHUNKS, place = at % X_PART;
@@ -61,7 +62,7 @@ MF_DEVICE i32 my_chunk()
 }
 
 /* Valid tokens of a block, rounded up to a compiled width: all, half or a quarter of QM. Padding is at the
- * end. */
+ * end of a block. */
 #define TRIMS    (MF_WARPS_M == 1 && QM > 1)
 #define QM_HALF  MF_MAX(QM / 2, 1)
 #define QM_LEAST MF_MAX(QM / 4, 1)
@@ -75,8 +76,8 @@ MF_DEVICE i32 tokens_of_block(const mf_hip_tile_args &a, i32 block)
     return MF_BM;
 }
 
-/* For the block being copied: its token count, and the offsets of the thread's chunks in 16-byte units from
- * x; ~0 for padding. */
+/* Data about the block that is being copied: its token count, and the offsets of the thread's chunks in
+ * 16-byte units from x, or ~0 for padding. */
 struct rows_of_x {
     i32 tokens;
     u32 at[X_PASSES];
@@ -85,7 +86,7 @@ MF_DEVICE i32 row_of_pass(int p)
 {
     return threadIdx.x / X_CHUNKS + p * X_STEP;
 }
-/* Row of x of a token of an expert block; -1 for padding. */
+/* Returns the row of x of a token of an expert block, or -1 for padding. */
 MF_DEVICE i64 row_of_token(const mf_hip_tile_args &a, i32 block, i32 token)
 {
     const i64 at = (i64)block * MF_BM + token;
@@ -101,8 +102,9 @@ MF_DEVICE void find_rows(const mf_hip_tile_args &a, i32 block, struct rows_of_x 
         ret->at[p] = row < 0 ? ~0u : (u32)(row * (MF_D / X_EACH) + my_chunk());
     }
 }
-/* For the block whose copies complete: its token count; for each pass of the thread a bit that is set
- * unless the row is padding, and two bits with the offset of the chunk's scale in its word. */
+/* Data about the block whose copies complete. `tokens` is its token count. For each pass of the thread,
+ * `there` has a bit that is set unless the row is padding, and `skews` has two bits with the offset of the
+ * chunk's scale in its word. */
 struct landing {
     i32 block, tokens;
     u32 there, skews;
@@ -123,7 +125,7 @@ struct token_copies {
     mf_copy_4 scale[X_PASSES];
 };
 
-/* Slots of a thread's chunk and of the word with its scale. */
+/* Slot of a thread's chunk, and slot of the word with the chunk's scale. */
 MF_DEVICE u8 *chunk_slot(u8 *ring, i32 token)
 {
     const i32 chunk = my_chunk();
@@ -136,7 +138,7 @@ MF_DEVICE u8 *x_scale_slot(u8 *ring, i32 token)
     const i32 chunk = my_chunk();
     return tokens_of(ring, chunk / X_PART) + MF_BM * X_PART * 16 + (token * X_PART + chunk % X_PART) * 4;
 }
-/* Index of the chunk's first scale among those of its K tile. */
+/* Returns the index of the chunk's first scale among the scales of its row in the K tile. */
 MF_DEVICE i32 scale_of_chunk()
 {
     return my_chunk() * X_EACH / MF_MAX(MF_X_GROUP, 1);
@@ -166,7 +168,8 @@ MF_DEVICE void copy_tokens(const struct rows_of_x &rows, i32 k_tile, const mf_hi
 }
 
 #if MF_X != BF16
-/* Dequantises a chunk into its slots. scale: shifted so that the chunk's first scale is the low byte. */
+/* Dequantises a chunk into its slots. `scale` is shifted so that the chunk's first scale is in the low byte.
+ */
 MF_DEVICE void decode_chunk(const u32 (&v)[4], u32 scale, i32 token, u8 *tokens)
 {
     const i32 chunk = my_chunk();

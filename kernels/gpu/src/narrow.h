@@ -1,29 +1,29 @@
-/* Exact conversion of 4-bit and 8-bit values to bf16, two per word. Eight neighbours along K become four
- * words; word i holds elements i and i + 4, the order that shifts and masks produce. The other MMA operand
+/* Exact conversion of 4-bit and 8-bit values to bf16, two per word. Eight adjacent values along K become four
+ * words. Word i holds elements i and i + 4, the order that shifts and masks produce. The other MMA operand
  * must use the same order. */
 #pragma once
 
-/* The same bf16 in both halves of a word. */
+/* Returns the same bf16 in both halves of a word. */
 MF_DEVICE u32 mf_bf16_broadcast(float exact)
 {
     return mf_bf16_pair(exact, exact);
 }
 
-/* e2m1: moving sign, exponent and fraction to their bf16 positions yields the value times 2^-126 (0.5
- * becomes a subnormal). `factor` is a bf16 in both halves. The product must be exact in bf16. */
+/* e2m1: moving sign, exponent and fraction to their bf16 positions yields the value times 2^-126, where 0.5
+ * becomes a subnormal. `factor` is a bf16 in both halves. The product must be exact in bf16. */
 MF_DEVICE void mf_fp4_to_bf16(u32 eight, u32 factor, u32 (&ret)[4])
 {
     MF_UNROLL
     for (int i = 0; i < 4; i++) {
         const u32 four = (i & 2 ? eight >> 8 : eight) & (i & 1 ? 0x00f000f0u : 0x000f000fu);
-        /* the nibble at bit 12 for its sign, at bit 6 for the rest */
+        /* the nibble moves to bit 12 for its sign and to bit 6 for its other bits */
         const u32 both = four * (i & 1 ? 0x104u : 0x1040u);
         ret[i] = mf_bf16_fma(both & 0x81c081c0u, factor, 0x80008000u);
     }
 }
 
-/* Two's complement: with its sign bit flipped the nibble is q + 8; as low fraction bits of 128 it yields
- * 136 + q. */
+/* Two's complement: after its sign bit is flipped, the nibble is q + 8. As the low fraction bits of 128 it
+ * yields 136 + q. */
 MF_DEVICE void mf_int4_to_bf16(u32 eight, u32 (&ret)[4])
 {
     MF_UNROLL
@@ -33,8 +33,9 @@ MF_DEVICE void mf_int4_to_bf16(u32 eight, u32 (&ret)[4])
     }
 }
 
-/* e4m3: `low` has the first four. The bit pattern yields the value times 2^-120, or 2^-119 with MF_FNUZ. A
- * NaN becomes a finite number; the scale of a row with a NaN element is itself NaN. */
+/* e4m3: `low` has the first four values, `high` the last four. Moving the bits yields the value times 2^-120,
+ * or 2^-119 with MF_FNUZ. A NaN becomes a finite number; the scale of a row with a NaN element is itself NaN.
+ */
 MF_DEVICE void mf_fp8_to_bf16(u32 low, u32 high, u32 factor, u32 (&ret)[4])
 {
     MF_UNROLL
@@ -44,7 +45,7 @@ MF_DEVICE void mf_fp8_to_bf16(u32 low, u32 high, u32 factor, u32 (&ret)[4])
     }
 }
 
-/* Reorders eight bf16 from memory order to the order above. */
+/* Reorders eight bf16 from memory order to the order of this file. */
 MF_DEVICE mf_16b mf_bf16_as_narrow(const mf_16b &v)
 {
     return mf_16b{(v.x & 0xffff) | v.z << 16, v.x >> 16 | (v.z & 0xffff0000u), (v.y & 0xffff) | v.w << 16,

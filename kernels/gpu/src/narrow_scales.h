@@ -9,29 +9,29 @@
 #define FP8  2
 #define BF16 3
 
-#define PART    128 /* elements of K processed at once, a quarter per lane */
+#define PART    128 /* elements of K that are processed at once, a quarter of them per lane */
 #define QUARTER 32
 #define X_BITS  (MF_X == BF16 ? 16 : MF_X == FP8 ? 8 : 4)
 
-/* Scale bytes of a row and of a part. Scales are copied by words; with SCALES_SKEW they may begin inside a
+/* Scale bytes of a row and of a part. Scales are copied in words. With SCALES_SKEW they may begin inside a
  * word. */
 #define SCALE_BYTES (MF_W == INT4 ? 2 : 1)
 #define SCALES_ROW  (MF_W_GROUP == 0 ? 0 : MF_D / MF_MAX(MF_W_GROUP, 1) * SCALE_BYTES)
 #define SCALES_PART (MF_W_GROUP == 0 ? 0 : PART / MF_MAX(MF_W_GROUP, 1) * SCALE_BYTES)
 #define SCALES_SKEW (SCALES_ROW % 4 != 0)
-/* No word begins after the last scale: rows begin at word boundaries and end with K tiles. */
+/* True if no word begins after the last scale, because rows begin at word boundaries and end with K tiles. */
 #define SCALES_END_WITHIN (!SCALES_SKEW && MF_D % K_TILE == 0)
 #define SCALES_WORDS      (SCALES_PART / 4 + SCALES_SKEW)
 
-/* Scaled elements stay smaller by 2^32 until the sum is complete. Combined with the exponent offset of an
- * e2m1 or e4m3 element in a bf16, this keeps scales up to 2^33 and, before a bf16 becomes subnormal, down
- * to 2^-93. For e4m3 scales 2^16 is enough. */
+/* Scaled elements are too small by 2^32 until the sum is complete. Together with the exponent offset of an
+ * e2m1 or e4m3 element in a bf16, this allows scales up to 2^33 and down to 2^-93, where a bf16 becomes
+ * subnormal. For e4m3 scales 2^16 is enough. */
 #define E8M0_DOWNSCALE      32
 #define E4M3_DOWNSCALE      16
 #define FP4_EXPONENT_OFFSET 126
 #define FP8_EXPONENT_OFFSET 120
 
-/* Factor, in both halves of a word, from an e8m0 scale. */
+/* Returns the factor of an e8m0 scale, in both halves of a word. */
 MF_DEVICE u32 factor_of_power(u32 code, int away)
 {
     const u32 power = code + away - E8M0_DOWNSCALE;
@@ -45,7 +45,7 @@ MF_DEVICE void factors_of_e4m3(u32 two, u32 (&ret)[2])
 }
 
 #if MF_X != BF16
-/* Factors of a token's elements: one scale, or two for the halves of the quarter. */
+/* Sets the factors of a token's elements for the two halves of the quarter, from one or two scales. */
 MF_DEVICE void factors_of_x(u32 scale, u32 (&ret)[2])
 {
     if (MF_X_GROUP == 16)
@@ -66,7 +66,8 @@ MF_DEVICE void eight_of_x(const u32 *v, u32 factor, u32 (&ret)[4])
 }
 #endif
 
-/* Scale of a whole sum by its token (row of x; -1 for padding), and by its weight row. */
+/* Scale of a whole sum by its token, and scale by its weight row. `row` of a token is its row of x, or -1 for
+ * padding. */
 #define SCALED_BY_TOKEN (MF_X != BF16 && MF_X_GROUP == 0)
 MF_DEVICE float scale_of_token(const mf_hip_tile_args &a, i64 row)
 {

@@ -2,22 +2,23 @@
  * weights.
  *
  * The grid is co-resident, one block per SM. First, each warp computes one column of h of one slot: the dot
- * products of a gate row and an up row with x. After a grid barrier, each warp computes MF_COLS columns of
- * y of one token: the weighted sum over its slots of rows of w2 times h. The first loads of w2 are issued
+ * products of a gate row and an up row with x. After a grid barrier, each warp computes MF_COLS columns of y
+ * of one token: the weighted sum over its slots of rows of w2 times h. The first loads of w2 are issued
  * before the barrier, to keep HBM busy.
  *
  *   MF_FORMAT  BF16 or one of FP8_* (format.h)      MF_H, MF_I, MF_K
  *   MF_WEIGHT1  apply the routing weight before the activation
  *   MF_HALVES1  2: gate and up; 1: gate alone  MF_BIAS1, MF_BIAS2  biases b1 [E, MF_HALVES1·I], b2 [E,H]
  *   MF_PANELS  w1 and w2 have the layout panel128 (kernels/core/layout.h)
- *   MF_THREADS, MF_COLS; MF_BATCH, MF_BATCH_Y  16-byte loads in flight per lane, of each of gate and up, and
- *       of w2
+ *   MF_THREADS, MF_COLS
+ *   MF_BATCH  16-byte loads in flight per lane of gate, and as many of up    MF_BATCH_Y  the same of w2
  *
- * Activations in shared memory have the format's values: bf16, or fp8 values as f16 with separate scales.
+ * Activations in shared memory have the values of the format: they are stored as bf16 or, for fp8 formats, as
+ * f16 with separate scales.
  *
  * Slots of non-local experts (local_experts.h) get zeros for h and do not contribute to y.
  *
- *   shared memory: x u16 [T][H] | its scales float [T][GROUPS_H]; later, overlaid,
+ *   shared memory: x u16 [T][H] | its scales float [T][GROUPS_H]; later overlaid by
  *                  h u16 [T·k][I] | scales [T·k][GROUPS_I] */
 #include "dialect.h"
 #include "args.h"
@@ -32,15 +33,15 @@
 #define GROUP(D)  (BY_BLOCK ? 128 : (D))
 #define GROUPS(D) MF_CEIL(D, GROUP(D))
 #define ROWS_W1   (MF_HALVES1 * MF_I)           /* rows of one expert */
-#define LOADS_H   MF_CEIL(MF_H / EACH, MF_WAVE) /* per lane and row of w1 */
+#define LOADS_H   MF_CEIL(MF_H / EACH, MF_WAVE) /* loads per lane and row of w1 */
 #define BATCHES   MF_CEIL(LOADS_H, MF_BATCH)
-#define CHUNKS_I  (MF_I / EACH) /* per row of w2 */
+#define CHUNKS_I  (MF_I / EACH) /* chunks per row of w2 */
 #define LOADS_Y   MF_CEIL(MF_COLS *MF_K *CHUNKS_I, MF_WAVE)
 #define BATCHES_Y MF_CEIL(LOADS_Y, MF_BATCH_Y)
 
 __device__ u32 mf_barrier[2];
 
-/* Adds EACH products to sum; x as stored in shared memory. */
+/* Adds EACH products to `sum`. `x` is stored as described for shared memory. */
 MF_DEVICE float dot(mf_16b w, const u16 *x, float sum)
 {
     const u32 four[4] = {w.x, w.y, w.z, w.w};
@@ -66,7 +67,7 @@ MF_DEVICE float dot(mf_16b w, const u16 *x, float sum)
 }
 
 #if BY_TENSOR
-/* amax of n bf16, returned to every thread. */
+/* Returns the amax of n bf16 to every thread. */
 MF_DEVICE float amax_of_all(const u16 *from, i32 n)
 {
     __shared__ float room[WAVES];
@@ -83,8 +84,8 @@ MF_DEVICE float amax_of_all(const u16 *from, i32 n)
 }
 #endif
 
-/* Loads rows of `cols` bf16 into shared memory, quantised if the format is. Loads bypass L1, because
- * another block may have written the rows. */
+/* Loads rows of `cols` bf16 into shared memory, and quantises them if the format is quantised. Loads bypass
+ * L1, because another block may have written the rows. */
 MF_DEVICE void load_rows(const u16 *from, i32 rows, i32 cols, u16 *to, float *scales)
 {
 #if MF_FORMAT == BF16
@@ -124,7 +125,7 @@ MF_DEVICE i32 gate_row(i32 n)
 {
     return MF_HALVES1 == 2 ? mf_gate_row(n) : n;
 }
-/* Offset of a 16-byte chunk of a weight row of row_bytes bytes. */
+/* Returns the offset of a 16-byte chunk of a weight row of row_bytes bytes. */
 MF_DEVICE i64 place_of_chunk(i64 row, i32 row_bytes, i32 chunk)
 {
 #ifdef MF_PANELS
@@ -134,14 +135,14 @@ MF_DEVICE i64 place_of_chunk(i64 row, i32 row_bytes, i32 chunk)
 #endif
 }
 
-/* Stride between a warp's consecutive loads along a row of w1. A panel of 128 rows interleaves 128 bytes of
- * each row. */
+/* Stride between consecutive loads of a warp along a row of w1. A panel of 128 rows interleaves pieces of 128
+ * bytes of each row. */
 #ifdef MF_PANELS
 #    define STRIDE_W1 (MF_WAVE * 16 * 128)
 #else
 #    define STRIDE_W1 (MF_WAVE * 16)
 #endif
-/* Start of the gate row of column `n` in w1 for this lane. */
+/* Returns the address of this lane's first chunk of the gate row of column `n` in w1. */
 MF_DEVICE const u8 *row_of_w1(const mf_hip_one_args &a, i32 expert, i32 n)
 {
     return (const u8 *)a.w1 +
@@ -163,7 +164,7 @@ MF_DEVICE void load_batch(const u8 *gate, i32 b, batch &v)
     }
 }
 
-/* Block scale of weight row `n` of w1 at element k. */
+/* Returns the block scale of weight row `n` of w1 at element k. */
 MF_DEVICE float scale_w1(const mf_hip_one_args &a, i32 expert, i32 n, i32 k)
 {
     if (BY_BLOCK)
@@ -194,8 +195,9 @@ MF_DEVICE void multiply_batch(const mf_hip_one_args &a, i32 b, const batch &v, i
 
 typedef mf_16b rows_of_w2[MF_BATCH_Y];
 
-/* Column, slot and chunk of a lane's load i within a warp's group of columns; false beyond the end. Loads
- * follow the memory order: in panels, a column's 128 bytes are followed by the next column's. */
+/* Sets column, slot and chunk of a lane's load i within a warp's group of columns. Returns false beyond the
+ * end. Loads follow the memory order: in panels, a column's 128 bytes are followed by those of the next
+ * column. */
 MF_DEVICE bool load_position(int i, i32 *col, i32 *slot, i32 *chunk)
 {
     const i32 flat = i * MF_WAVE + (i32)threadIdx.x % MF_WAVE;

@@ -1,6 +1,7 @@
-/* Baselines for moving rows (tests/bench/bench_moves.c): a copy and library ops, each a launch that reads
- * the previous one's output, split like PyTorch's (aten/src/ATen/native/cuda/Sort.cpp: a small sort copies
- * the keys, fills the indices and sorts pairs). MF_THREADS threads. */
+/* Baselines for moving rows (tests/bench/bench_moves.c): a copy, and library ops. Each op is a launch of its
+ * own that reads the output of the previous launch. Ops are split as in PyTorch
+ * (aten/src/ATen/native/cuda/Sort.cpp: a small sort copies the keys, fills the indices and sorts pairs).
+ * Blocks have MF_THREADS threads. */
 #include "dialect.h"
 #include "args.h"
 
@@ -41,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_iota(const mf_hip_pl
         ((i32 *)a.to)[i] = (i32)i;
 }
 
-/* Integer division of indices by k. */
+/* Divides indices by k, rounding down. */
 extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_floor_divide(const mf_hip_plain_args a)
 {
     mf_begin();
@@ -49,7 +50,8 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_floor_divide(const m
         ((i32 *)a.to)[i] = ((const i32 *)a.from)[i] / a.k;
 }
 
-/* Stable sort of keys `index` and values `to` in place by one block; a.n is at most 2 * MF_THREADS. */
+/* Sorts the keys `index` and the values `to` in place by one block. The sort is stable; a.n is at most 2 *
+ * MF_THREADS. */
 extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_sort_pairs(const mf_hip_plain_args a)
 {
     __shared__ u64 pair[2 * MF_THREADS];

@@ -1,13 +1,13 @@
-/* Quantises groups of bf16 to 8-bit floats: scale = amax / 448 (240 with MF_FNUZ), 1 for a group of zeros;
+/* Quantises groups of bf16 to 8-bit floats: scale = amax / 448 (240 with MF_FNUZ), or 1 for a group of zeros;
  * q = round(x / scale) by true division, as kernels/core/quant.h defines it. */
 #pragma once
 
 #include "quotient.h"
 
-/* Divisor of a group. Where parts of the inverse could underflow, both sides are first multiplied by a
- * power of two, `lift` (otherwise 1). Infinity divided by itself is NaN, and so is everything divided by
- * NaN. Neither creating nor applying a divisor branches (the compiler interleaves nothing across a branch),
- * except for groups that are zero or nearly zero. */
+/* Divisor of a group. If parts of the inverse could underflow, dividend and divisor are first multiplied by a
+ * power of two, `lift` (otherwise 1). Infinity divided by itself is NaN, and so is everything divided by NaN.
+ * Creating and applying a divisor contain no branch, because the compiler interleaves no instructions across
+ * a branch. The only exception are groups that are zero or nearly zero. */
 struct mf_divisor {
     float by, down, rest, lift;
 };
@@ -21,12 +21,12 @@ MF_DEVICE mf_divisor mf_divisor_to_scale(float s)
 {
     return mf_divisor_by(s == 0.0f ? 1.0f : s);
 }
-/* max: largest value of the format */
+/* `max` is the largest value of the format. */
 MF_DEVICE mf_divisor mf_divisor_to(float amax, float max)
 {
     return mf_divisor_to_scale(mf_divide(amax, max));
 }
-/* Divisor amax / 448 (or 240); both are e4m3 values (quotient.h). */
+/* Returns the divisor amax / 448 (or 240). 448 and 240 are e4m3 values, as quotient.h requires. */
 MF_DEVICE mf_divisor mf_divisor_of(float amax)
 {
     const mf_inverse max = mf_inverse_of(MF_FP8_MAX, 1.0f / MF_FP8_MAX);
@@ -72,7 +72,7 @@ MF_DEVICE mf_8b mf_quantise_8(const mf_16b &v, const mf_divisor &d)
     return mf_fp8_of_8(x);
 }
 
-/* Elementwise maximum of magnitudes of bf16, two per word; a NaN is the largest. */
+/* Returns the elementwise maximum of magnitudes of bf16, two per word. NaN counts as the largest. */
 MF_DEVICE u32 mf_larger_8(u32 two, const mf_16b &v)
 {
     return mf_larger_2(two, mf_larger_2(mf_larger_2(v.x, v.y), mf_larger_2(v.z, v.w)));
@@ -81,7 +81,7 @@ MF_DEVICE float mf_larger_half(u32 two)
 {
     return __uint_as_float(MF_MAX(two & 0xffff, two >> 16) << 16);
 }
-/* Maximum over LANES neighbouring lanes. */
+/* Returns the maximum over LANES adjacent lanes. */
 template <int LANES> MF_DEVICE u32 mf_larger_of_lanes(u32 two)
 {
     MF_UNROLL
@@ -89,7 +89,7 @@ template <int LANES> MF_DEVICE u32 mf_larger_of_lanes(u32 two)
         two = mf_larger_2(two, __float_as_uint(mf_shuffle_xor(__uint_as_float(two), d)));
     return two;
 }
-/* Maximum over a block of N warps; room: one word of shared memory per warp. */
+/* Returns the maximum over a block of N warps. `room` has one word of shared memory per warp. */
 template <int N> MF_DEVICE u32 mf_larger_of_block(u32 two, u32 *room)
 {
     two = mf_larger_of_lanes<MF_WAVE>(two);
@@ -109,7 +109,7 @@ MF_DEVICE float mf_amax_8(const mf_16b &v)
 {
     return mf_larger_half(mf_larger_8(0, v));
 }
-/* Maximum over a group of 128 held by sixteen lanes. */
+/* Returns the maximum over a group of 128 that sixteen lanes hold. */
 MF_DEVICE float mf_amax_of_16_lanes(float amax)
 {
     MF_UNROLL

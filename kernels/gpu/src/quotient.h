@@ -1,5 +1,5 @@
-/* Correctly rounded division of a group of bf16 by its scale, without a true division per element. Valid as
- * C and C++. */
+/* Correctly rounded division of a group of bf16 by its scale, without a true division per element. The code
+ * is valid C and C++. */
 #pragma once
 
 union mf_inverse_bits {
@@ -7,8 +7,8 @@ union mf_inverse_bits {
     unsigned u;
 };
 
-/* 1 / by as two floats: the inverse rounded down, and a non-negative remainder. nearest: the inverse
- * rounded to nearest. */
+/* 1 / by as two floats: the inverse rounded down, and a non-negative remainder. The parameter `nearest` is
+ * the inverse rounded to nearest. */
 struct mf_inverse {
     float down, rest;
 };
@@ -23,9 +23,9 @@ MF_DEVICE struct mf_inverse mf_inverse_of(float by, float nearest)
     return r;
 }
 
-/* x / by. The quotient is correctly rounded if nothing underflows and either x is a bf16 and `by` is 1/448,
- * 1/240 or 1/127 of a bf16 that is no smaller, or `by` is an e4m3 (check_quotient tests all significands).
- * Both products have the sign of x, so -0 keeps its sign. */
+/* Returns x / by. The quotient is correctly rounded in two cases, provided that nothing underflows: x is a
+ * bf16 and `by` is 1/448, 1/240 or 1/127 of a bf16 that is no smaller than x; or `by` is an e4m3. The test
+ * check_quotient checks all significands. Both products have the sign of x, so -0 keeps its sign. */
 MF_DEVICE float mf_quotient_of(float x, float down, float rest)
 {
     return fmaf(x, down, x * rest);

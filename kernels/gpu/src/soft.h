@@ -1,6 +1,6 @@
-/* Floating-point conversions in integer arithmetic, for GPUs without instructions for them. Plain C, so
- * that a CPU test covers all codes. bias: exponent bias of e4m3; 7 is OCP's, 8 that of CDNA 3 (fnuz), which
- * has no -0 and encodes its only NaN there. */
+/* Floating-point conversions in integer arithmetic, for GPUs without instructions for them. The code is plain
+ * C, so that a CPU test covers all codes. `bias` is the exponent bias of e4m3: 7 for OCP's format, 8 for that
+ * of CDNA 3 (fnuz). fnuz has no -0; the code of -0 is its only NaN. */
 #pragma once
 
 union mf_soft {
@@ -8,15 +8,15 @@ union mf_soft {
     u32 u;
 };
 
-/* Converts to bf16, to nearest even; every NaN becomes 0x7fff, as on NVIDIA. */
+/* Converts to bf16, rounding to nearest even. Every NaN becomes 0x7fff, as on NVIDIA. */
 MF_DEVICE u32 mf_soft_bf16(float v)
 {
     const union mf_soft bits = {.f = v};
     return v != v ? 0x7fffu : (bits.u + 0x7fffu + (bits.u >> 16 & 1)) >> 16;
 }
 
-/* Converts to e4m3, to nearest even, saturating. Below the smallest normal number, codes are multiples of
- * one unit. */
+/* Converts to e4m3, rounding to nearest even and saturating. Below the smallest normal number, values are
+ * multiples of the smallest subnormal, and the code is the multiple. */
 MF_DEVICE u32 mf_soft_fp8(float v, int bias)
 {
     const u32 max = bias == 8 ? 0x43700000u : 0x43e00000u; /* 240, 448 */
@@ -32,15 +32,16 @@ MF_DEVICE u32 mf_soft_fp8(float v, int bias)
     return (v != v ? 0x7f : code) | sign;
 }
 
-/* Bytes 2·half and 2·half + 1, each followed by a zero byte. A GPU may have an instruction for this. */
+/* Returns bytes 2·half and 2·half + 1, each followed by a zero byte. A GPU may have an instruction for this.
+ */
 #ifndef MF_SOFT_PAIR
 #    define MF_SOFT_PAIR(four, half) (((four) >> 16 * (half)&0xff) | ((four) >> 16 * (half)&0xff00) << 8)
 #endif
 
-/* Places exponent and fraction of e4m3 bytes 2·half and 2·half + 1 at their f16 positions, which yields the
- * value times 2^(bias - 15), subnormals included. The code of NaN first gets all bits set, which makes it
- * an f16 NaN. After multiplying by 2^(15 - bias) no value is an f16 subnormal, which CDNA 2's matrix
- * instructions would flush to 0. */
+/* Places exponent and fraction of e4m3 bytes 2·half and 2·half + 1 at their f16 positions. This yields the
+ * value times 2^(bias - 15), subnormals included. In a NaN code all bits are set first, which makes the
+ * result an f16 NaN. After a multiplication by 2^(15 - bias) no value is an f16 subnormal, which CDNA 2's
+ * matrix instructions would flush to 0. */
 MF_DEVICE u32 mf_soft_fp8_spread(u32 four, int half, int bias)
 {
     const u32 size = four & 0x7f7f7f7fu, high = 0x80808080u;

@@ -1,10 +1,10 @@
-/* One stage of the two-stage grouped GEMM for few to many tokens per expert, streaming the weights through
+/* One stage of the two-stage grouped GEMM for few to many tokens per expert. It streams the weights through
  * shared memory once.
  *
  * Weights are the rows of the product and tokens its columns ("swap-AB"): a tile is MF_BN weight rows of an
- * expert times the MF_BM rows of one expert block, so few tokens waste no lanes of a 16-row instruction.
- * The kernel is persistent: a block processes a contiguous run of tiles, all columns of an expert block
- * before the next block. Its ring buffer of MF_STAGES pipeline stages continues across tiles, so that loads
+ * expert times the MF_BM rows of one expert block, so few tokens waste no lanes of a 16-row instruction. The
+ * kernel is persistent: a block processes a contiguous run of tiles, all columns of an expert block before
+ * the next expert block. Its ring buffer of MF_STAGES pipeline stages continues across tiles, so that loads
  * never wait for an epilogue.
  *
  *   MF_FORMAT   format of rows and weights (format.h)
@@ -12,14 +12,14 @@
  *   MF_WGMMA    (Hopper) WGMMA with both operands in shared memory; each warpgroup has 64 weight rows
  *   the macros of tile_parts.inc.h and tile_waves.h
  *
- * A K tile is 128 bytes along K of every row: 64 bf16 or 128 fp8. A row's eight 16-byte chunks lie at chunk
+ * A K tile is 128 bytes along K of every row: 64 bf16 or 128 fp8. The 16-byte chunk c of a row is stored at c
  * ^ (row % 8), so that eight rows of a matrix load touch all banks.
  *
  *   shared memory: ring[MF_STAGES] of { weights [BN][128], tokens [BM][128], scales float[BM + 8] } |
  *                  out bf16 [BM][COLS + 8]
  *
- * With MF_DIRECT the ring holds no weights (tile_weights.h). With MF_COPY_HELD, where loads are staged in
- * registers, the ring has two stages. */
+ * With MF_DIRECT the ring holds no weights (tile_weights.h). With MF_COPY_HELD, which stages loads in
+ * registers, the ring has two pipeline stages. */
 #include "dialect.h"
 #include "format.h"
 #include "tile_waves.h"
@@ -32,7 +32,7 @@
 #define SCALES       (BY_BLOCK ? (MF_BM + 8) * 4 : 0)
 #define STAGE_BYTES  MF_CEIL(W_STAGE_BYTES + MF_BM * K_TILE_BYTES + SCALES, 1024) * 1024
 #define BLOCKS_D     MF_CEIL(MF_D, 128)
-/* K tiles in flight. WGMMA is asynchronous and may still read the previous K tile. */
+/* Number of K tiles in flight. WGMMA is asynchronous and may still read the previous K tile. */
 #ifdef MF_WGMMA
 #    define AHEAD (MF_STAGES - 2)
 #else
@@ -58,13 +58,13 @@ struct tile_source {
     struct tile tile;
     bool is_there;
     const u8 *w;           /* the thread's first chunk of its first row */
-    const u8 *x[X_PASSES]; /* nullptr: padding */
-    const float *scale;    /* scale of the K tile that this thread copies; nullptr: none */
+    const u8 *x[X_PASSES]; /* nullptr for padding */
+    const float *scale;    /* scale that this thread copies for the K tile; nullptr: none */
     i32 k_tile;
 };
 
-/* Scales of a K tile: of the tokens, then of the 128-row blocks of the tile's weights from its first row
- * on; the last four are of up. */
+/* Returns the scale of a K tile that this thread copies. The scales of the tokens come first, then those of
+ * the 128-row blocks that contain the tile's weights; the last four are those of up. */
 MF_DEVICE const float *scale_of(const struct tile &t, const struct mf_hip_tile_args &a)
 {
     const i32 i = threadIdx.x, block = t.col / 128 + (i - MF_BM) % 4, up = (i - MF_BM) / 4;
@@ -115,7 +115,7 @@ struct copies {
     mf_copy_4 scale;
 };
 
-/* Starts the copies of the tile's next K tile. */
+/* Starts the copies of the next K tile of the tile. */
 MF_DEVICE void copy_k_tile(const struct tile_source *s, const struct mf_hip_tile_args &a, u8 *ring,
                            struct copies *copies)
 {
@@ -138,7 +138,7 @@ MF_DEVICE void copy_k_tile(const struct tile_source *s, const struct mf_hip_tile
 #endif
 }
 
-/* Completes the oldest K tile in flight: writes staged registers to its pipeline stage. */
+/* Completes the oldest K tile in flight by writing the data staged in registers to its pipeline stage. */
 MF_DEVICE void finish_k_tile(const struct copies *copies, u8 *ring, struct held_weights *held)
 {
     const i32 row = threadIdx.x / 8, chunk = threadIdx.x % 8;
@@ -166,7 +166,7 @@ MF_DEVICE void fence_sums(sums &d)
     for (int q = 0; q < QM * 4; q++)
         mf_wgmma_fence_operand(d[0][q / 4][q % 4]);
 }
-/* Waits until the products of at most N K tiles are outstanding. */
+/* Waits until the products of at most N K tiles are still running. */
 template <int N> MF_DEVICE void after_mma(sums &d)
 {
     mf_wgmma_wait<N>();
@@ -174,7 +174,7 @@ template <int N> MF_DEVICE void after_mma(sums &d)
         fence_sums(d);
 }
 
-/* Multiplies one K tile: 64 weight rows by all tokens per warpgroup. */
+/* Multiplies one K tile. Each warpgroup multiplies 64 weight rows by all tokens. */
 MF_DEVICE void multiply_k_tile(const struct held_weights &held, u8 *ring, i32 first_row, i32 first_token,
                                sums &d)
 {
@@ -205,7 +205,7 @@ template <int N, class T> MF_DEVICE void after_mma(T &d)
 
 typedef u32 rows_of_x[QM][MF_MMA_B];
 
-/* Loads the token operands of step s along K; each lane addresses a row's 16 bytes. */
+/* Loads the token operands of step s along K. Each lane passes the address of 16 bytes of a row. */
 MF_DEVICE void load_tokens(u8 *tokens, i32 first_token, int s, rows_of_x &x)
 {
     const i32 lane = threadIdx.x % MF_WAVE, chunk = s * (MF_MMA_BYTES / 16);
@@ -299,8 +299,8 @@ MF_DEVICE void add_scaled(const u8 *ring, i32 col, i32 first_row, i32 first_toke
         MF_UNROLL
         for (int i = 0; i < QN; i++) {
             const i32 r = first_row + i * 16;
-            /* 16 rows lie within one block of 128: a tile starts at a multiple of its width, which divides
-             * 128 or is a multiple of it */
+            /* The 16 rows are within one block of 128 rows, because a tile starts at a multiple of its width,
+             * and the width divides 128 or is a multiple of 128. */
             const float *block = scales + MF_BM + (col % 128 + r / MF_HALVES) / 128;
             const float low = block[0], high = MF_HALVES == 2 ? block[4] : low;
             d[i][j][0] += (float)part[i][j][0] * (low * s0);
@@ -367,8 +367,8 @@ extern "C" __global__ void MF_BOUNDS(THREADS, MF_BLOCKS) mf_tile(const mf_hip_ti
                        AHEAD * K_TILE_BYTES);
     from.is_there = false;
     set_tile(&from, a, issued_tile, end);
-    /* Starts one more K tile, or commits an empty group, so that the number of groups equals the number of
-     * K tiles. */
+    /* Starts one more K tile. If there is none, commits an empty group, so that the number of groups equals
+     * the number of K tiles. */
 #define ISSUE()                                                         \
     do {                                                                \
         if (from.is_there) {                                            \

@@ -1,11 +1,11 @@
-/* Warp tiling and epilogue of the mainloops whose warps multiply with mf_mma_* (tile.hip, mx.hip), on top
- * of tile_parts.inc.h.
+/* Warp tiling and epilogue of the mainloops whose warps multiply with mf_mma_* (tile.hip, mx.hip). It extends
+ * tile_parts.inc.h.
  *
  *   MF_WARPS_N x MF_WARPS_M  warps over weight rows and tokens
  *
  * With gate and up, MF_MMA_APART gate rows alternate with the matching up rows, so that both values of a
- * column are in one lane's accumulators. Where copies are staged in registers (MF_COPY_HELD), `out`
- * overlays the ring buffer, which is empty between tiles. */
+ * column are in one lane's accumulators. If copies are staged in registers (MF_COPY_HELD), `out` overlays the
+ * ring buffer, which is empty between tiles. */
 #pragma once
 
 #include "tile_parts.inc.h"
@@ -23,8 +23,8 @@
 #    define OUT_IN_RING 0
 #endif
 
-/* column_of(): output column of weight row r of a tile that starts at col. weight_row(): the expert's
- * weight row there. */
+/* column_of() returns the output column of weight row r of a tile that starts at `col`. weight_row() returns
+ * the row of the expert's weights that is row r of the tile. */
 MF_DEVICE i32 column_of(i32 col, i32 r)
 {
 #if MF_HALVES == 2

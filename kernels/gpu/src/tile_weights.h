@@ -1,7 +1,7 @@
 /* Moves a tile's weights from global memory to MMA operands; included by tile.hip.
  *
  * Normally weights pass through the ring buffer: all threads copy a K tile, eight threads per row, and each
- * warp loads its operands from shared memory. With MF_DIRECT (where copies are staged in registers) each
+ * warp loads its operands from shared memory. With MF_DIRECT, for GPUs that stage copies in registers, each
  * lane loads the 16 bytes that it multiplies directly from global memory. Shared memory then holds tokens
  * only, and no warp waits for another warp's weights. */
 #pragma once
@@ -20,7 +20,7 @@
 
 typedef u32 rows_of_w[QN][MF_MMA_A];
 
-/* First row and first chunk of a K tile that a thread copies. */
+/* Returns the first row and the first chunk of a K tile that a thread copies. */
 MF_DEVICE i32 first_row_of_w()
 {
 #ifdef MF_DIRECT
@@ -41,14 +41,15 @@ MF_DEVICE i32 first_chunk_of_w()
 struct weight_copies {
     mf_copy_16 part[W_PARTS][W_PASSES];
 };
-/* Weight operands in registers, where they bypass the ring buffer. */
+/* Weight operands in registers, if weights bypass the ring buffer. */
 struct held_weights {
 #ifdef MF_DIRECT
     rows_of_w part[W_PARTS];
 #endif
 };
 
-/* Starts the copies of a K tile of the tile at column col. w: the thread's first chunk of its first row. */
+/* Starts the copies of a K tile of the tile at column `col`. `w` points to the thread's first chunk of its
+ * first row. */
 MF_DEVICE void copy_weights(const u8 *w, i32 col, i32 k_tile, u8 *ring, struct weight_copies *copies)
 {
     const i32 row = first_row_of_w(), chunk = first_chunk_of_w();
@@ -67,7 +68,7 @@ MF_DEVICE void copy_weights(const u8 *w, i32 col, i32 k_tile, u8 *ring, struct w
     }
 }
 
-/* Completes the copies of the K tile to be multiplied next. */
+/* Completes the copies of the K tile that is multiplied next. */
 MF_DEVICE void finish_weights(const struct weight_copies *copies, u8 *ring, struct held_weights *held)
 {
     MF_UNROLL

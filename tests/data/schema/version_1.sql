@@ -35,19 +35,19 @@ CREATE TABLE device_model (             -- a product (SKU) of a class; times are
 CREATE TABLE worker (
     id          INTEGER PRIMARY KEY,
     name        TEXT NOT NULL UNIQUE,
-    instance    TEXT NOT NULL,          -- random per process: tells a restarted worker from a second one
+    instance    TEXT NOT NULL,          -- random per process, so that a restart is recognised
     model       INTEGER NOT NULL REFERENCES device_model,
     host        TEXT NOT NULL,
     pid         INTEGER NOT NULL,
     version     TEXT NOT NULL,
-    revision    TEXT NOT NULL,          -- of its kernels
+    revision    TEXT NOT NULL,          -- kernel revision
     families    TEXT NOT NULL,          -- JSON array
     state       TEXT NOT NULL CHECK (state IN ('idle', 'busy', 'draining', 'lost', 'gone')),
     unit        INTEGER,                -- unit in progress
     step        TEXT NOT NULL DEFAULT '', -- step in progress
     joined_ms   INTEGER NOT NULL,
     seen_ms     INTEGER NOT NULL,
-    busy        TEXT NOT NULL DEFAULT '{}', -- JSON: seconds by phase since it joined
+    busy        TEXT NOT NULL DEFAULT '{}', -- JSON: seconds by phase since the worker joined
     n_results   INTEGER NOT NULL DEFAULT 0,
     n_deaths    INTEGER NOT NULL DEFAULT 0, -- runners that crashed or hung
     sandbox     TEXT NOT NULL DEFAULT '' -- limits of its runners, as text for people
@@ -58,11 +58,11 @@ CREATE TABLE worker (
 CREATE TABLE token (
     id          INTEGER PRIMARY KEY,
     role        TEXT NOT NULL CHECK (role IN ('read', 'submit', 'admin', 'worker')),
-    name        TEXT NOT NULL,          -- its owner, for people
-    hash        BLOB NOT NULL UNIQUE CHECK (length(hash) = 32), -- of the secret; worker: of its public key
+    name        TEXT NOT NULL,          -- name of the owner, for display
+    hash        BLOB NOT NULL UNIQUE CHECK (length(hash) = 32), -- of the secret; worker: of the public key
     created_ms  INTEGER NOT NULL,
     expires_ms  INTEGER NOT NULL,       -- 0: never
-    used_ms     INTEGER,                -- role worker: when it enrolled a key; it cannot be used twice
+    used_ms     INTEGER,                -- role worker: time at which the token enrolled its only key
     revoked_ms  INTEGER
 ) STRICT;
 
@@ -93,7 +93,7 @@ CREATE TABLE batch (
     priority    INTEGER NOT NULL,
     options     TEXT NOT NULL,          -- JSON: the accepted options, with defaults
     idempotency_key TEXT UNIQUE,
-    body_hash   TEXT NOT NULL,          -- of the request: the same key with another body is refused
+    body_hash   TEXT NOT NULL,          -- hash of the request; the same key with another body is refused
     receipt     TEXT NOT NULL,          -- JSON: the response, repeated for the same key
     created_ms  INTEGER NOT NULL,
     ended_ms    INTEGER
@@ -103,17 +103,17 @@ CREATE TABLE task (                     -- one shape of a batch on one device cl
     id          INTEGER PRIMARY KEY,
     batch       INTEGER NOT NULL REFERENCES batch,
     shape       INTEGER NOT NULL REFERENCES shape,
-    class       INTEGER REFERENCES device_class, -- NULL: of the first worker to join; only while waiting
-    -- waiting: no worker of the class has listed its steps yet
+    class       INTEGER REFERENCES device_class, -- NULL (only waiting): that of the first worker to join
+    -- waiting: no worker of the class with the batch's kernel revision is connected
     state       TEXT NOT NULL CHECK (state IN ('waiting', 'enumerating', 'probing', 'ranking', 'racing',
                                                'done', 'comparing', 'failed', 'cancelled')),
-    reason      TEXT NOT NULL DEFAULT '', -- of failed; what a waiting task waits for
+    reason      TEXT NOT NULL DEFAULT '', -- failed: why it failed; waiting: what it waits for
     enumeration INTEGER REFERENCES enumeration,
     model       INTEGER REFERENCES device_model, -- set by the first probe: one model per task
     n_steps     INTEGER NOT NULL DEFAULT 0, -- steps to measure
     n_measured  INTEGER NOT NULL DEFAULT 0, -- steps with a final result
     ended_ms    INTEGER,
-    worker      INTEGER,                -- shape_grouped: the only worker that measures it; NULL: any
+    worker      INTEGER,                -- shape_grouped: the only worker that may measure the task; NULL: any
     UNIQUE (batch, shape, class),
     CHECK (class IS NOT NULL OR state IN ('waiting', 'cancelled'))
 ) STRICT;
@@ -145,7 +145,7 @@ CREATE TABLE step (
     id          INTEGER PRIMARY KEY,
     enumeration INTEGER NOT NULL REFERENCES enumeration,
     kernel      INTEGER NOT NULL REFERENCES kernel,
-    covers      TEXT NOT NULL,          -- operations it fuses, "gather+gemm1+act"; "-" for a conversion
+    covers      TEXT NOT NULL,          -- ops that the step covers, "gather+gemm1+act"; "-" for a conversion
     block_m     INTEGER NOT NULL,       -- rows of a sorted block; 0: any
     flops       REAL NOT NULL,
     bytes       REAL NOT NULL,          -- minimum traffic
@@ -153,7 +153,7 @@ CREATE TABLE step (
     UNIQUE (enumeration, kernel)
 ) STRICT;
 
-CREATE TABLE rejection (                -- why a family offers no step, or a batch skips one
+CREATE TABLE rejection (                -- reason why a family does not offer a step, or a batch excludes it
     id          INTEGER PRIMARY KEY,
     enumeration INTEGER NOT NULL REFERENCES enumeration,
     batch       INTEGER REFERENCES batch, -- NULL: holds for all batches
@@ -164,7 +164,7 @@ CREATE TABLE rejection (                -- why a family offers no step, or a bat
 ) STRICT;
 CREATE UNIQUE INDEX rejection_once ON rejection (enumeration, family, kernel, rule, coalesce(batch, 0));
 
-CREATE TABLE strike (                   -- a step that crashed or hung its runner
+CREATE TABLE strike (                   -- a crash or hang of a runner, caused by a step
     id          INTEGER PRIMARY KEY,
     kernel      INTEGER NOT NULL REFERENCES kernel,
     class       INTEGER NOT NULL REFERENCES device_class,
@@ -197,14 +197,14 @@ CREATE TABLE unit (
     state       TEXT NOT NULL CHECK (state IN ('ready', 'leased', 'done', 'failed', 'cancelled')),
     priority    INTEGER NOT NULL,
     body        TEXT NOT NULL,          -- JSON: ids of the steps or pipelines, by kind
-    avoid_worker INTEGER,               -- a retry goes to another worker if there is one
+    avoid_worker INTEGER,               -- worker that runs this unit only if no other worker can
     attempt     INTEGER NOT NULL DEFAULT 0,
     epoch       INTEGER NOT NULL DEFAULT 0,
     worker      INTEGER REFERENCES worker,
     deadline_ms INTEGER,                -- end of the lease; wall clock, so that it survives a restart
     created_ms  INTEGER NOT NULL,
-    -- Start tag of start-time fair queueing (server/farm/unit.c): among units of one priority the lowest goes
-    -- first
+    -- Start tag of start-time fair queueing (server/farm/unit.c): among units of one priority the unit with
+    -- the lowest tag goes first
     start_tag   INTEGER NOT NULL DEFAULT 0,
     -- Of a ready unit: 1 if another unit of its task is leased. Maintained by the triggers below, so that an
     -- idle worker finds a task without workers through unit_free, without scanning the units of all other
@@ -221,14 +221,14 @@ WHEN new.state = 'ready' AND EXISTS (SELECT 1 FROM unit WHERE task = new.task AN
     UPDATE unit SET busy = 1 WHERE id = new.id;
 END;
 
--- First lease of a task
+-- When a task gets its first lease
 CREATE TRIGGER unit_leased AFTER UPDATE OF state ON unit
 WHEN new.state = 'leased' AND old.state <> 'leased'
     AND NOT EXISTS (SELECT 1 FROM unit WHERE task = new.task AND state = 'leased' AND id <> new.id) BEGIN
     UPDATE unit SET busy = 1 WHERE task = new.task AND state = 'ready' AND busy = 0;
 END;
 
--- Last lease of a task, or a released unit whose task has other leases
+-- When the last lease of a task ends, or a unit is released while its task has other leases
 CREATE TRIGGER unit_unleased AFTER UPDATE OF state ON unit
 WHEN old.state = 'leased' AND new.state <> 'leased'
     AND (new.state = 'ready'
@@ -244,37 +244,38 @@ CREATE TABLE result (
     unit        INTEGER NOT NULL REFERENCES unit,
     attempt     INTEGER NOT NULL,
     seq         INTEGER NOT NULL,
-    step        INTEGER REFERENCES step,        -- of a probe
-    pipeline    INTEGER REFERENCES pipeline,    -- of a race
+    step        INTEGER REFERENCES step,        -- probe: the measured step
+    pipeline    INTEGER REFERENCES pipeline,    -- race: the measured pipeline
     task        INTEGER NOT NULL,
     worker      INTEGER NOT NULL,
     status      TEXT NOT NULL,
     reason      TEXT NOT NULL,
-    us          REAL,                   -- median; NULL unless ok or slow
+    us          REAL,                   -- median; NULL unless the status is ok or slow
     mad         REAL,                   -- median absolute deviation, us
     err         REAL,                   -- mismatch ratio
     row_err     REAL,                   -- largest row error
     verified    INTEGER NOT NULL,
-    late        INTEGER NOT NULL CHECK (late IN (0, 1)), -- its lease had expired: decides nothing
-    final       INTEGER NOT NULL CHECK (final IN (0, 1)), -- decides its step; 0: late, or a retried crash
+    late        INTEGER NOT NULL CHECK (late IN (0, 1)), -- its lease had ended, so it decides nothing
+    final       INTEGER NOT NULL CHECK (final IN (0, 1)), -- 1: decides its step or race
     samples     BLOB,                   -- little-endian float32, us
     -- JSON of members without a column: mode, canary, dropped_at, fresh, race
     extra       TEXT,
     at_ms       INTEGER NOT NULL,
     UNIQUE (unit, attempt, seq)
 ) STRICT;
--- A task has at most one deciding result per step. (The results of a race have step NULL, and NULLs differ.)
+-- A task has at most one deciding result per step. (The index does not restrict the results of a race,
+-- because their step is NULL, and NULLs differ.)
 CREATE UNIQUE INDEX result_final ON result (task, step) WHERE final = 1;
 CREATE INDEX result_other ON result (task, step) WHERE final = 0;
 
--- Deciding results per second, maintained by triggers: the cost of a progress query must not grow with the
--- results
+-- Number of deciding results per second. Triggers maintain it, so that the cost of a progress query does not
+-- grow with the number of results.
 CREATE TABLE pace (
     batch       INTEGER NOT NULL REFERENCES batch,
     at_s        INTEGER NOT NULL,       -- result.at_ms / 1000 (clock of the worker)
     measured    INTEGER NOT NULL,       -- steps that were decided
-    refused     INTEGER NOT NULL,       -- of these, neither ok nor slow
-    raced       INTEGER NOT NULL,       -- pipelines
+    refused     INTEGER NOT NULL,       -- decided steps whose status is neither ok nor slow
+    raced       INTEGER NOT NULL,       -- pipelines with a deciding race result
     PRIMARY KEY (batch, at_s)
 ) STRICT, WITHOUT ROWID;
 
@@ -320,15 +321,15 @@ CREATE TABLE layout_race (              -- winner of a task's race among the pip
     PRIMARY KEY (task, layout)
 ) STRICT, WITHOUT ROWID;
 
--- The weight layout of a layer model. Where the forecasts of several layouts are statistically tied, the
--- tasks race over all of these and the races decide; until then member `pending` of body is true and layout
--- is the first by forecast.
+-- The weight layout of a layer model. If the forecasts of several layouts are statistically tied, the tasks
+-- race over these layouts, and the races decide. Until they have ended, member `pending` of body is true and
+-- layout is the first layout by forecast.
 CREATE TABLE layout_choice (
     batch       INTEGER NOT NULL REFERENCES batch,
     class       INTEGER NOT NULL REFERENCES device_class,
     layer_model TEXT NOT NULL,
     layout      TEXT NOT NULL,
-    us          REAL NOT NULL,          -- weighted forecast over the token counts
+    us          REAL NOT NULL,          -- total time over the token counts: of the races or forecasts
     -- JSON: forecast and race sums of every layout, the gain of layout=free
     body        TEXT NOT NULL,
     PRIMARY KEY (batch, class, layer_model)
@@ -342,11 +343,11 @@ CREATE TABLE config (                   -- the winning pipeline of a task
     model       INTEGER NOT NULL REFERENCES device_model,
     pipeline    INTEGER NOT NULL REFERENCES pipeline,
     us          REAL NOT NULL,          -- median of the rerun
-    us1         REAL NOT NULL,          -- part of the steps through stage 1
-    us2         REAL NOT NULL,          -- part of the remaining steps
+    us1         REAL NOT NULL,          -- part of us: the steps up to and including stage 1
+    us2         REAL NOT NULL,          -- part of us: the remaining steps
     err1        REAL NOT NULL,
     err2        REAL NOT NULL,
-    ties        TEXT NOT NULL,          -- JSON array: ids of pipelines that are statistically tied with it
+    ties        TEXT NOT NULL,          -- JSON array: ids of pipelines statistically tied with the winner
     -- JSON: version, revision, compiler, worker, host, seed, routing, search
     provenance  TEXT NOT NULL,
     at_ms       INTEGER NOT NULL,
@@ -357,47 +358,48 @@ CREATE TABLE config (                   -- the winning pipeline of a task
 ) STRICT;
 CREATE INDEX config_key ON config (class, shape, at_ms);
 
--- measured over forecast time by pipeline structure, of closed batches
+-- Ratio of measured time to forecast time per pipeline structure, from batches that have ended
 CREATE TABLE structure_ratio (
     class       INTEGER NOT NULL REFERENCES device_class,
     structure   TEXT NOT NULL,
     batch       INTEGER NOT NULL REFERENCES batch,
     n           INTEGER NOT NULL,
     log_ratio   REAL NOT NULL,          -- mean of ln(measured / forecast)
-    log_spread  REAL NOT NULL,          -- its standard deviation
+    log_spread  REAL NOT NULL,          -- standard deviation of ln(measured / forecast)
     PRIMARY KEY (class, structure, batch)
 ) STRICT;
 
 -- ---- promotion: replacing a deployed row ----
 
-CREATE TABLE baseline_row (             -- deployed rows that a batch was submitted with
+CREATE TABLE baseline_row (             -- deployed rows in the baseline of a batch
     batch       INTEGER NOT NULL REFERENCES batch,
     shape       INTEGER NOT NULL REFERENCES shape,
     class       INTEGER NOT NULL REFERENCES device_class,
-    pipeline    TEXT NOT NULL,          -- "family:step|family:step"; "": the row names none and cannot be run
+    pipeline    TEXT NOT NULL,          -- "family:step|family:step"; "": the row names no pipeline
     us          REAL NOT NULL,          -- as in the baseline; not comparable with new measurements
-    line        INTEGER NOT NULL,       -- in the baseline file
+    line        INTEGER NOT NULL,       -- line number in the baseline file
     PRIMARY KEY (batch, shape, class)
 ) STRICT, WITHOUT ROWID;
 
--- Decision between a deployed row and the winner of a race, for batches that only replace improved rows.
+-- Decision between a deployed row and the winner of a race, for batches with promote=improved.
 -- pending ──comparisons──► promoted, kept or undecided. The task's config is the new row if promoted, and the
--- remeasured deployed row if kept. While pending, and when undecided, exports leave the config out.
+-- remeasured deployed row if kept. Exports leave out the config while the decision is pending, and if it is
+-- undecided.
 CREATE TABLE promotion (
     task        INTEGER PRIMARY KEY REFERENCES task,
-    known       TEXT NOT NULL,          -- deployed pipeline "family:step|family:step"; "": none
+    known       TEXT NOT NULL,          -- deployed pipeline "family:step|family:step"; "": no pipeline
     known_us    REAL,                   -- as deployed; NULL: no deployed row
     source      TEXT NOT NULL,          -- "line 7 of the baseline", "batch 3"; "": no deployed row
     -- the deployed row as a pipeline of this task; NULL: not available
     old         INTEGER REFERENCES pipeline,
-    -- The race's winner. NULL: undecided without measuring, since the deployed row names no pipeline
+    -- The race's winner. NULL: undecided without a race, because the deployed row names no pipeline
     new         INTEGER REFERENCES pipeline CHECK (new IS NOT NULL OR decision = 'undecided'),
     new_us      REAL,
     least       REAL NOT NULL,          -- minimum improvement: 0.03 is three percent
     decision    TEXT NOT NULL CHECK (decision IN ('pending', 'promoted', 'kept', 'undecided')),
     reason      TEXT NOT NULL,
-    mad         REAL,                   -- kept: of the deployed row's new samples
-    n           INTEGER,                -- kept: their number
+    mad         REAL,                   -- kept: median absolute deviation of the deployed row's new samples
+    n           INTEGER,                -- kept: number of these samples
     at_ms       INTEGER NOT NULL
 ) STRICT;
 
@@ -405,11 +407,11 @@ CREATE TABLE comparison (               -- the deployed pipeline (old) against t
     unit        INTEGER PRIMARY KEY REFERENCES unit,
     task        INTEGER NOT NULL REFERENCES task,
     worker      INTEGER NOT NULL REFERENCES worker,
-    verdict     TEXT NOT NULL,          -- SAME, FASTER, SLOWER, AMBIGUOUS; "": one of them could not be timed
+    verdict     TEXT NOT NULL,          -- SAME, FASTER, SLOWER, AMBIGUOUS; "": a pipeline has no time
     low         REAL,                   -- confidence interval of new / old - 1 over the rounds
-    mid         REAL,                   -- its median
+    mid         REAL,                   -- median of new / old - 1
     high        REAL,
-    n           INTEGER NOT NULL,       -- rounds in which both ran
+    n           INTEGER NOT NULL,       -- rounds in which both pipelines ran
     old_us      REAL,
     new_us      REAL,
     old_status  TEXT NOT NULL,
@@ -424,7 +426,7 @@ CREATE INDEX comparison_task ON comparison (task);
 
 CREATE TABLE release (                  -- a frozen export; never changed
     id          INTEGER PRIMARY KEY,
-    name        TEXT NOT NULL UNIQUE,   -- makes a repeated request harmless
+    name        TEXT NOT NULL UNIQUE,   -- a repeated request finds the release by its name
     created_by  TEXT NOT NULL,          -- name of the access token; "": the farm needs none
     created_ms  INTEGER NOT NULL,
     filters     TEXT NOT NULL,          -- JSON: filters of the export
@@ -432,7 +434,7 @@ CREATE TABLE release (                  -- a frozen export; never changed
     manifest_sha256 TEXT NOT NULL CHECK (length(manifest_sha256) = 64),
     n_rows      INTEGER NOT NULL CHECK (n_rows > 0),
     n_left_out  INTEGER NOT NULL,       -- tasks without a row
-    -- The large columns last: SQLite reads past them otherwise, and hosts poll the hashes
+    -- The large columns are last, because hosts poll the hashes, and SQLite reads past columns before them
     csv         BLOB NOT NULL,
     manifest    BLOB NOT NULL           -- JSON (docs/api.md)
 ) STRICT;
@@ -440,12 +442,12 @@ CREATE INDEX release_sha256 ON release (sha256);
 
 CREATE TABLE release_row (              -- origin of each row of a release
     release     INTEGER NOT NULL REFERENCES release,
-    row         INTEGER NOT NULL CHECK (row > 0), -- number in the CSV after the header, from 1
+    row         INTEGER NOT NULL CHECK (row > 0), -- row number in the CSV, from 1 after the header
     key         TEXT NOT NULL,          -- the fourteen key values
     us          REAL NOT NULL,          -- as in the table
     names       TEXT NOT NULL,          -- pipeline "family:step|…"
     config      INTEGER NOT NULL REFERENCES config,
-    task        INTEGER NOT NULL REFERENCES task, -- its raw samples are kept
+    task        INTEGER NOT NULL REFERENCES task, -- the farm keeps the task's raw samples
     pipeline    INTEGER NOT NULL REFERENCES pipeline,
     PRIMARY KEY (release, row),
     UNIQUE (release, key)
@@ -466,18 +468,18 @@ CREATE TABLE channel (                  -- a named pointer to the release that d
     id          INTEGER PRIMARY KEY,
     name        TEXT NOT NULL UNIQUE,
     staged      INTEGER REFERENCES release,
-    current     INTEGER REFERENCES release,      -- NULL: nothing approved yet
-    approval    INTEGER REFERENCES channel_move, -- the move that made it current
+    current     INTEGER REFERENCES release,      -- NULL: no release has been approved yet
+    approval    INTEGER REFERENCES channel_move, -- move that made this release current
     created_ms  INTEGER NOT NULL
 ) STRICT;
 
-CREATE TABLE channel_move (             -- every change of a channel; never changed
+CREATE TABLE channel_move (             -- history of a channel; rows never change
     id          INTEGER PRIMARY KEY,
     channel     INTEGER NOT NULL REFERENCES channel,
     move        TEXT NOT NULL CHECK (move IN ('stage', 'approve', 'rollback', 'unstage')),
-    from_release INTEGER REFERENCES release,     -- stage, unstage: staged before; otherwise current before
+    from_release INTEGER REFERENCES release,     -- before the move: staged (stage, unstage) or current
     to_release  INTEGER REFERENCES release CHECK ((to_release IS NULL) = (move = 'unstage')),
-    -- approve: the approval before it, to which a rollback returns
+    -- approve: the previous approval, to which a rollback returns
     below       INTEGER REFERENCES channel_move,
     moved_by    TEXT NOT NULL,          -- as release.created_by
     reason      TEXT NOT NULL,          -- may be ""
@@ -493,7 +495,7 @@ BEGIN SELECT raise(ABORT, 'a move is never deleted'); END;
 
 CREATE TABLE miss (
     id          INTEGER PRIMARY KEY,
-    gfx         TEXT NOT NULL,          -- class of the device; the farm need not have a worker of it
+    gfx         TEXT NOT NULL,          -- device class; the farm may have no worker of this class
     cu_num      INTEGER NOT NULL CHECK (cu_num > 0),
     row         TEXT NOT NULL,          -- the shape, as shape.row
     count       INTEGER NOT NULL CHECK (count > 0), -- lookups
@@ -512,7 +514,7 @@ CREATE TABLE miss_source (              -- hosts that reported a miss; their num
     PRIMARY KEY (miss, source)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE miss_report (              -- the latest reports: a repeated report is counted once
+CREATE TABLE miss_report (              -- the latest reports, so that a repeated report is counted once
     id          INTEGER PRIMARY KEY,
     idempotency_key TEXT NOT NULL UNIQUE,
     body_hash   TEXT NOT NULL,

@@ -61,7 +61,7 @@ static void add_workers(struct fixture *f)
             "INSERT INTO worker (name, instance, model, host, pid, version, revision, families, state, unit, "
             "step, joined_ms, seen_ms, busy,"
             " n_results, n_deaths) VALUES (?, 'i', ?, ?, ?, '0.1.0', 'r1', "
-            "'[\"move\",\"tile\",\"one\",\"lib\"]', ?, ?, ?, ?, ?, ?, ?, ?)",
+            "'[\"move\",\"two_stage\",\"one_stage\",\"onednn\"]', ?, ?, ?, ?, ?, ?, ?, ?)",
             "tititItiitii", w->name, w->model, w->host, (int64_t)(4000 + i), w->state, w->unit, w->step,
             f->now_ms - 3600000, f->now_ms - w->seen_s * 1000, w->busy, w->results, w->deaths);
     }
@@ -98,12 +98,12 @@ static int64_t add_step(struct fixture *f, int64_t enumeration, const char *fami
 static void add_rejections(struct fixture *f, int64_t enumeration)
 {
     static const char *const rows[][4] = {
-        {"lib", "onednn_*", "dtype",
+        {"onednn", "onednn_*", "dtype",
          "oneDNN's matmul supports bf16 and int8; the shape has fp8 weights (torch.float8_e4m3fn)"},
-        {"one", "one_t*", "tokens",
+        {"one_stage", "one_t*", "tokens",
          "a fused single pass keeps every token's row in cache: 64 tokens of 2048 values (256 KiB) exceed "
          "the limit of 128 KiB"},
-        {"tile", "tile_s1_m128*", "block_m",
+        {"two_stage", "tile_s1_m128*", "block_m",
          "block_m 128 pads 8 routed rows of an expert to 128: 16 times the arithmetic, more than the limit "
          "of 8"},
         {"asm", "*", "device", "prebuilt code objects are for gfx942 and gfx950; the device is cpu-znver4"},
@@ -203,9 +203,9 @@ static int add_steps(struct fixture *f, int64_t task, int64_t enumeration, int t
                u2 = base * 0.52 * (1 + 1.2 * uniform(f) * uniform(f));
         bool measure = uniform(f) < done;
         mf_format(name, sizeof(name), "tile_s1_m%dn%dk%d_t2_panel16_avx512bf16", m, nn, k);
-        g->s1[i] = add_step(f, enumeration, "tile", "stage1", "gather+gemm1+act", m, name);
+        g->s1[i] = add_step(f, enumeration, "two_stage", "stage1", "gather+gemm1+act", m, name);
         mf_format(name, sizeof(name), "tile_s2_m%dn%dk%d_t2_panel16_avx512bf16", m, nn, k);
-        g->s2[i] = add_step(f, enumeration, "tile", "stage2", "gemm2", m, name);
+        g->s2[i] = add_step(f, enumeration, "two_stage", "stage2", "gemm2", m, name);
         g->s1_us[i] = u1;
         g->s2_us[i] = u2;
         g->n1 = g->n2 = i + 1;
@@ -223,7 +223,7 @@ static int add_steps(struct fixture *f, int64_t task, int64_t enumeration, int t
     }
     if (token <= 16) {
         g->one_us = base * 1.62;
-        g->one = add_step(f, enumeration, "one", "one", "sort+gather+gemm1+act+gemm2+weight+combine", 0,
+        g->one = add_step(f, enumeration, "one_stage", "one", "sort+gather+gemm1+act+gemm2+weight+combine", 0,
                           "one_t16_avx512bf16");
         n++;
         if (done >= 1) {

@@ -46,14 +46,14 @@ WEAK int mf_farm_submit(struct mf_farm *f, const struct mf_submission *s, cJSON 
     }
     mf_routing_print(&s->options.routing, routing);
     mf_shape_print(&s->shapes[0], first);
-    mf_format(
-        f->last_request, sizeof(f->last_request),
-        "submit %s: %zu shapes, first %s; priority %d topk %d err_ratio %g cap %lld routing %s %s %s seed "
-        "%llu classes %d",
-        s->name, s->n_shapes, first, s->options.priority, s->options.topk, s->options.err_ratio,
-        (long long)s->options.time_cap_ms, routing, mf_search_name(s->options.search),
-        s->options.layout_free ? "free" : "common", (unsigned long long)s->options.seed,
-        s->options.n_classes);
+    mf_format(f->last_request, sizeof(f->last_request),
+              "submit %s: %zu shapes, first %s; priority %lld topk %lld err_ratio %g cap %lld routing %s %s "
+              "%s seed "
+              "%lld classes %d",
+              s->name, s->n_shapes, first, (long long)s->options.priority, (long long)s->options.topk,
+              s->options.err_ratio, (long long)s->options.time_cap_ms, routing,
+              mf_search_name(s->options.search), s->options.layout_free ? "free" : "common",
+              (long long)s->options.seed, s->options.n_classes);
     size_t len = strlen(f->last_request);
     if (s->options.has_baseline)
         mf_format(f->last_request + len, sizeof(f->last_request) - len, "; known %zu", s->n_known);

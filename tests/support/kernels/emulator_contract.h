@@ -39,35 +39,36 @@ struct row {
 /* clang-format off */
 static const struct row rows[] = {
     /* T    H     I    E  k */
-    {{  1, 256,  128,  8, 2, MF_ACT_SILU,       false}, {"one", "tile"}, "b1+b2+gate_up:interleaved", false},
-    {{  3, 384,   64,  8, 8, MF_ACT_SWIGLU,     true},  {"one", "move"}, "b1+b2+ep:1/9", false},
-    {{ 17, 256,  384, 33, 4, MF_ACT_SILU,       false}, {"tile", "move"}, "", false},
-    {{ 65, 272,  256,  4, 2, MF_ACT_GELU_TANH,  false}, {"tile"}, "b2+gate_up:tiled", false},
+    {{  1, 256,  128,  8, 2, MF_ACT_SILU,       false}, {"one_stage", "two_stage"},
+     "b1+b2+gate_up:interleaved", false},
+    {{  3, 384,   64,  8, 8, MF_ACT_SWIGLU,     true},  {"one_stage", "move"}, "b1+b2+ep:1/9", false},
+    {{ 17, 256,  384, 33, 4, MF_ACT_SILU,       false}, {"two_stage", "move"}, "", false},
+    {{ 65, 272,  256,  4, 2, MF_ACT_GELU_TANH,  false}, {"two_stage"}, "b2+gate_up:tiled", false},
     {{300,  64,   32, 33, 8, MF_ACT_SILU,       false}, {"move"}, "", false},
-    {{  5, 256,  128,  4, 3, MF_ACT_SILU,       false}, {"one", "tile", "move"},
+    {{  5, 256,  128,  4, 3, MF_ACT_SILU,       false}, {"one_stage", "two_stage", "move"},
      "limit:0.75+gate_up:tiled+ep:1/9", false},
     {{300,  64,   32, 33, 8, MF_ACT_SILU,       true},  {"move"}, "ep:199/232", false},
-    {{ 18, 272,  128,  4, 2, MF_ACT_SITUV2,     true},  {"tile"}, "b1", false},
-    {{ 18, 272,  384,  4, 2, MF_ACT_GELU,       true},  {"tile"}, "b1", true},
-    {{  2, 256,   64,  4, 2, MF_ACT_SILU_STEP,  true},  {"one"}, "limit:0.75+b1", true},
+    {{ 18, 272,  128,  4, 2, MF_ACT_SITUV2,     true},  {"two_stage"}, "b1", false},
+    {{ 18, 272,  384,  4, 2, MF_ACT_GELU,       true},  {"two_stage"}, "b1", true},
+    {{  2, 256,   64,  4, 2, MF_ACT_SILU_STEP,  true},  {"one_stage"}, "limit:0.75+b1", true},
 };
 /* clang-format on */
 
 static const struct contract_guard guard = {mf_device_emulated_allow, mf_device_emulated_why};
 
 /* Families of a row for the flavour, its own two-stage family included. Only bf16 and the 8-bit floats run
- * `one`. Returns 0 for a row that would repeat what another flavour runs. */
+ * one_stage. Returns 0 for a row that would repeat what another flavour runs. */
 static inline size_t emulated_families(const struct row *row, const struct emulated *flavour,
                                        const char *ret[MF_ARRAY_LEN(row->families)])
 {
-    bool narrow = strcmp(flavour->format.family, "tile") != 0 || flavour->format.a == MF_DTYPE_INT8,
+    bool narrow = strcmp(flavour->format.family, "two_stage") != 0 || flavour->format.a == MF_DTYPE_INT8,
          staged = false;
     size_t n = 0;
 
     for (size_t i = 0; i < MF_ARRAY_LEN(row->families) && row->families[i]; i++) {
-        bool is_tile = strcmp(row->families[i], "tile") == 0;
+        bool is_tile = strcmp(row->families[i], "two_stage") == 0;
         staged |= is_tile;
-        if (!narrow || strcmp(row->families[i], "one") != 0)
+        if (!narrow || strcmp(row->families[i], "one_stage") != 0)
             ret[n++] = is_tile ? flavour->format.family : row->families[i];
     }
     return narrow && !staged ? 0 : n;
@@ -102,7 +103,7 @@ static inline void emulate(const struct emulated *flavours, size_t n, int i)
         return;
     ck_assert_int_eq(mf_shape_form_parse(row->form, &s), 0);
     s.use_g1u1 = !row->gate_only;
-    if (strcmp(flavour->format.family, "tile") != 0)
+    if (strcmp(flavour->format.family, "two_stage") != 0)
         s.model_dim += s.model_dim % 32; /* weights are copied by 32 */
     if (flavour->format.q_type == MF_QTYPE_PER_1X128)
         s.gate_up = MF_GATE_UP_ANY; /* each scale covers several rows of gate, or of up */

@@ -4,6 +4,7 @@
 
 #include "support/kernels/family_contract.h"
 #include "support/mf_check.h"
+#include "support/mf_draw.h"
 
 #include "common/base/cleanup.h"
 
@@ -25,6 +26,7 @@ static const struct contract_case family_cases[] = {
 };
 /* clang-format on */
 
+#define DRAWN_EVERY  6 /* mf_draw.h */
 #define FAMILY_LOOPS ((int)(MF_ARRAY_LEN(family_cases) * CONTRACT_N_FORMATS * 2))
 
 static inline void family_check_loop(const char *family, int i)
@@ -33,11 +35,12 @@ static inline void family_check_loop(const char *family, int i)
     const char *isa = i % 2 == 0 ? NULL : lesser == 0 ? "c" : "avx2";
     const struct contract_format *f = &contract_formats[rest % CONTRACT_N_FORMATS];
     struct mf_shape s = contract_shape(&family_cases[rest / CONTRACT_N_FORMATS], f);
-    bool two_stage = strcmp(family, "tile") == 0 || strcmp(family, "mx") == 0 || strcmp(family, "wint4") == 0;
+    bool two_stage = strcmp(family, "two_stage") == 0 || strcmp(family, "two_stage_mx") == 0 ||
+                     strcmp(family, "two_stage_int4") == 0;
     /* the first five formats in every case, the others in every second one */
     bool often =
         rest % CONTRACT_N_FORMATS < 5 || (rest / CONTRACT_N_FORMATS + rest % CONTRACT_N_FORMATS) % 2 == 0;
-    if (!often || (two_stage && strcmp(family, f->family) != 0))
+    if (!often || (two_stage && strcmp(family, f->family) != 0) || !mf_draw(i, DRAWN_EVERY))
         return;
     if (isa)
         contract_pin_core((int)rest);

@@ -113,7 +113,7 @@ static const char *isa_name(const int *row)
 /* Checks case number `at` if it belongs to this part of the test. */
 static void check_shape(int at, const struct mf_shape *s, const char *isa, const char *two_stage)
 {
-    const char *const families[] = {two_stage, "one", "move", "lib"};
+    const char *const families[] = {two_stage, "one_stage", "move", "onednn"};
 
     if (at % pairs.n_parts != pairs.part || !mf_draw(at, pairs.plan.drawn_every))
         return;

@@ -4,6 +4,8 @@
 #include <sys/stat.h>
 
 #include "common/base/cleanup.h"
+#include "common/base/text.h"
+#include "common/moe/batch_options.h"
 #include "support/farm/fake_http.h"
 #include "support/mf_check.h"
 #include "support/run_moefarm.h"
@@ -79,6 +81,57 @@ MF_TEST(help)
     r = moefarm("", "export", "--help", NULL);
     assert_code(r, 0);
     assert_says(r.out, "--into FILE");
+}
+
+/* Copies text with one space in place of line breaks and indentation. */
+static void join_lines(const char *text, char *ret, size_t cap)
+{
+    size_t n = 0;
+    for (; *text && n + 1 < cap; text++) {
+        bool space = *text == ' ' || *text == '\n';
+        if (!space)
+            ret[n++] = *text;
+        else if (n > 0 && ret[n - 1] != ' ')
+            ret[n++] = ' ';
+    }
+    ret[n] = '\0';
+}
+
+static const char *const described[] = {"submit",  "tune",       "export", "watch",
+                                        "compare", "run-config", "misses"};
+
+MF_TEST(help_shows_defaults_once, .rows = MF_ARRAY_LEN(described))
+{
+    static char joined[1 << 15];
+    struct ran r = moefarm("", described[_i], "--help", NULL);
+    assert_code(r, 0);
+    join_lines(r.out, joined, sizeof(joined));
+    for (const char *at = joined; (at = strstr(at, "(default: ")) != NULL; at++)
+        ck_assert_msg(strncmp(at + strcspn(at, ")"), ") (default: ", 12) != 0, "%s: %.80s", described[_i],
+                      at);
+}
+
+/* moefarm submit has a flag for every batch option, with its help. */
+MF_TEST(submit_help)
+{
+    static char joined[1 << 15];
+    struct ran r = moefarm("", "submit", "--help", NULL);
+    assert_code(r, 0);
+    join_lines(r.out, joined, sizeof(joined));
+    for (const struct mf_batch_option *o = mf_batch_option_next(NULL); o; o = mf_batch_option_next(o)) {
+        char text[MF_OPTION_HELP_MAX], flag[64];
+        mf_format(flag, sizeof(flag), "--%s ", o->name);
+        for (char *c = flag; *c; c++)
+            *c = *c == '_' ? '-' : *c;
+        assert_says(joined, flag);
+        mf_batch_option_help(o, text);
+        if (strcmp(o->name, "min_effect") != 0) /* a percentage here */
+            assert_says(joined, text);
+    }
+    assert_says(joined,
+                "--min-effect PERCENT minimum improvement of a new row with --promote improved, 0% to "
+                "below 100% (default: 3%)");
+    assert_says(joined, "; @FILE reads the token count of each expert");
 }
 
 /* ---- lists and errors ---- */

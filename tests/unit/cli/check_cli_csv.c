@@ -195,7 +195,7 @@ static const struct {
     const char *says;
 } not_regular[] = {
     {true, "is a folder; name a file in it"},
-    {false, "is a device or a FIFO; a table is kept in a file"},
+    {false, "is a device or a FIFO; a table must be a regular file"},
 };
 
 MF_TEST(fix_not_regular_file, .rows = MF_ARRAY_LEN(not_regular))

@@ -89,7 +89,7 @@ MF_TEST(export_into_a_fifo)
     ck_assert_str_eq(found, HEADER ROW("4", "90.0"));
     r = moefarm(server.url, "export", "--into", in_folder("table.csv"), NULL);
     assert_code(r, 1);
-    assert_says(r.err, "is a device or a FIFO; a table is kept in a file");
+    assert_says(r.err, "is a device or a FIFO; a table must be a regular file");
     (void)close(fd);
     ck_assert_int_eq(lstat(in_folder("table.csv"), &st), 0);
     ck_assert(S_ISFIFO(st.st_mode));
@@ -136,7 +136,7 @@ MF_TEST(export_into_a_descriptor)
     ck_assert_int_eq(st.st_nlink, 1);
     struct ran r = moefarm(server.url, "export", "--into", name, NULL);
     assert_code(r, 1);
-    assert_says(r.err, "is an open descriptor; a table is kept in a file");
+    assert_says(r.err, "is an open descriptor; a table must be a regular file");
     (void)close(fd);
     ck_assert_str_eq(read_file(in_folder("other.csv")), found);
 }
@@ -156,7 +156,7 @@ MF_TEST(export_into_descriptor_of_other_process)
     ck_assert_str_eq(found, HEADER ROW("4", "90.0"));
     struct ran r = moefarm(server.url, "export", "--into", name, NULL);
     assert_code(r, 1);
-    assert_says(r.err, "is an open descriptor; a table is kept in a file");
+    assert_says(r.err, "is an open descriptor; a table must be a regular file");
     ck_assert_str_eq(read_file(in_folder("other.csv")), found);
 }
 
@@ -225,7 +225,7 @@ MF_TEST(tune_into_a_fifo)
     struct ran r = moefarm("", "tune", "-i", in_folder("shapes.csv"), "-o", in_folder("table.csv"), NULL);
     assert_code(r, 2);
     assert_says(r.err, "-o: ");
-    assert_says(r.err, "is a device or a FIFO; a table is kept in a file");
+    assert_says(r.err, "is a device or a FIFO; a table must be a regular file");
 }
 
 MF_TEST(export_into_file)

@@ -98,7 +98,7 @@ static const struct {
      NULL}, /* no result meets this limit */
     {"1000000.0", NULL, "--json", NULL, 0, "\"verdict\":\t\"OK\"", "", NULL},
     {"1000000.0", "move:sort_m8", "--rounds", "3", 1, "REFUSED  T4 H256 I128 E8 k2 bf16", "", NULL},
-    {"1000000.0", "one:nothing", "--rounds", "3", 1, "one offers no step nothing", "", NULL},
+    {"1000000.0", "one:nothing", "--rounds", "3", 1, "family one_stage offers no step nothing", "", NULL},
     {"1000000.0", NULL, "--routing", "skewed", 2, "", "routing profile 'skewed': unknown", NULL},
     {"1000000.0", NULL, "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 limit:1.5+b1+b2", "",
      "b2+limit:1.5+b1"},
@@ -126,6 +126,23 @@ MF_TEST(run_config, .rows = MF_ARRAY_LEN(cases))
     assert_code(r, cases[_i].code);
     assert_says(r.out, cases[_i].out);
     assert_says(r.err, cases[_i].err);
+}
+
+/* A row with the name that a family had in earlier versions runs, and the output has the current name. */
+MF_TEST(opens_old_family_names)
+{
+    char old[sizeof(pipeline)];
+    const char *step = strchr(pipeline, ':');
+    struct ran r;
+
+    ck_assert_ptr_nonnull(step);
+    ck_assert(strncmp(pipeline, "one_stage:", 10) == 0);
+    mf_format(old, sizeof(old), "one%s", step);
+    write_row("1000000.0", old, "");
+    r = moefarm("", "run-config", in_folder("table.csv"), "--rounds", "3", "--json", NULL);
+    assert_code(r, 0);
+    assert_says(r.out, "\"verdict\":\t\"OK\"");
+    assert_says(r.out, pipeline);
 }
 
 /* A row of a foreign family is skipped and reported, and the other rows run. */

@@ -16,7 +16,7 @@ static const char *listen_at, *empty, *untune_file, *profile, *run_config;
 
 /* clang-format off */
 static const struct mf_opt opts[] = {
-    {"listen",      MF_OPT_TEXT,   &listen_at,   "ADDRESS", "listen address", 0, 0},
+    {"listen",      MF_OPT_TEXT,   &listen_at,   "ADDRESS", "address (LISTEN; default: 127.0.0.1)", 0, 0},
     {"port",        MF_OPT_INT,    &port,        "NUMBER",  "TCP port", 1, 65535},
     {"any",         MF_OPT_INT,    &any,         NULL,      "any integer", 0, 0},
     {"err-ratio",   MF_OPT_DOUBLE, &ratio,       "SHARE",   "maximum mismatch ratio", 0, 0},
@@ -236,7 +236,7 @@ static const char help[] =
     "Does what a test needs.\n"
     "\n"
     "options:\n"
-    "  --listen ADDRESS          listen address (default: 127.0.0.1)\n"
+    "  --listen ADDRESS          address (LISTEN; default: 127.0.0.1)\n"
     "  --port NUMBER             TCP port (default: 8080)\n"
     "  --any VALUE               any integer (default: -3)\n"
     "  --err-ratio SHARE         maximum mismatch ratio (default: 0.1)\n"

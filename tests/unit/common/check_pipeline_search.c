@@ -496,7 +496,7 @@ MF_TEST(structure_includes_zeroing)
     struct mf_step steps[N_STEPS];
     struct mf_path_step timed[N_STEPS];
     for (int i = 0; i < N_STEPS; i++) {
-        steps[i] = (struct mf_step){.covers = rows[i].covers, .family = "tile"};
+        steps[i] = (struct mf_step){.covers = rows[i].covers, .family = "two_stage"};
         (void)mf_copy(steps[i].name, sizeof(steps[i].name), rows[i].name);
         for (int n = 0; n < 3 && rows[i].needs[n]; n++)
             steps[i].needs[steps[i].n_needs++] = tensor_spec("%s", rows[i].needs[n]);
@@ -534,7 +534,7 @@ MF_TEST(large_problem_is_fast)
         for (int i = 0; i < 2 * PER_BLOCK; i++, n++) {
             struct mf_step *s = &steps[n];
             bool second = i % 2;
-            *s = (struct mf_step){.family = "tile", .block_m = blocks[b], .n_gives = 1};
+            *s = (struct mf_step){.family = "two_stage", .block_m = blocks[b], .n_gives = 1};
             mf_format(s->name, sizeof(s->name), "k%04zu", n);
             s->covers = second ? MF_OP_BIT(MF_OP_GEMM2) | MF_OP_BIT(MF_OP_WEIGHT) | MF_OP_BIT(MF_OP_COMBINE)
                                : MF_OP_BIT(MF_OP_GATHER) | MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT);

@@ -33,9 +33,9 @@ MF_TEST(iterate, .rows = MF_ARRAY_LEN(iterations))
     ck_assert(!mf_pipeline_text_next(&at, &name, &len));
 }
 
-#define FIFTEEN "a23456789012345"
-#define FORTY   "a123456789b123456789c123456789d123456789"
-#define LONGEST FORTY FORTY FORTY "a123456789b123456789c123456789d12345678"
+#define LONGEST_FAMILY "0123456789012345678901234567890"
+#define FORTY          "a123456789b123456789c123456789d123456789"
+#define LONGEST        FORTY FORTY FORTY "a123456789b123456789c123456789d12345678"
 
 static const struct {
     const char *name;
@@ -48,8 +48,8 @@ static const struct {
     {":a", 0, "", "a"},
     {"one", -EINVAL, NULL, NULL},
     {"", -EINVAL, NULL, NULL},
-    {FIFTEEN ":" LONGEST, 0, FIFTEEN, LONGEST},
-    {FIFTEEN "6:a", -ENAMETOOLONG, NULL, NULL},
+    {LONGEST_FAMILY ":" LONGEST, 0, LONGEST_FAMILY, LONGEST},
+    {LONGEST_FAMILY "1:a", -ENAMETOOLONG, NULL, NULL},
     {"one:" LONGEST "9", -ENAMETOOLONG, NULL, NULL},
 };
 
@@ -77,6 +77,39 @@ MF_TEST(add_steps)
     ck_assert_int_eq(mf_pipeline_text_add(text, sizeof(text), "two", "b"), 0);
     ck_assert_str_eq(text, "one:a|two:b");
     ck_assert_int_eq(mf_pipeline_text_add(text, sizeof(text), "", ""), -ENAMETOOLONG);
+}
+
+static const struct {
+    const char *text, *current;
+} renamed[] = {
+    {"move:sort_m16|tile:s1|pair:tile|lib:d:x",
+     "move:sort_m16|two_stage:s1|two_stage_single_launch:tile|onednn:d:x"},
+    {"two_stage:a", "two_stage:a"},
+    {"python:one", "python:one"},
+    {"tile|one:b|", "tile|one_stage:b|"},
+    {"|mx:", "|two_stage_mx:"},
+    {"", ""},
+};
+
+MF_TEST(current_names, .rows = MF_ARRAY_LEN(renamed))
+{
+    char text[256];
+
+    ck_assert_int_eq(mf_pipeline_text_current(renamed[_i].text, text, sizeof(text)), 0);
+    ck_assert_str_eq(text, renamed[_i].current);
+    ck_assert(mf_pipeline_text_equal(renamed[_i].text, text));
+    ck_assert(mf_pipeline_text_equal(text, renamed[_i].text));
+    ck_assert_int_eq(mf_pipeline_text_current(renamed[_i].text, text, strlen(text)), -ENAMETOOLONG);
+}
+
+MF_TEST(unequal_texts)
+{
+    static const char *const texts[] = {"", "tile", "tile:a", "tile:b", "mx:a", "tile:a|tile:b", "tile:a|"};
+
+    for (size_t i = 0; i < MF_ARRAY_LEN(texts); i++) {
+        for (size_t k = 0; k < MF_ARRAY_LEN(texts); k++)
+            ck_assert_int_eq(mf_pipeline_text_equal(texts[i], texts[k]), i == k);
+    }
 }
 
 static const struct {

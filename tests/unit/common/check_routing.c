@@ -125,11 +125,11 @@ MF_TEST(profile_fits_shape)
         {"router:softmax", 8, 8, NULL},
         {"router:softmax+shared", 9, 9, NULL},
         {"router:softmax+shared", 8, 1,
-         "topk 1 of 8 experts leaves topk 0 of 7 for the router without the shared expert"},
+         "topk 1 of 8 experts leaves topk 0 of 7 experts for the router without the shared expert"},
         {"router:sigmoid_groups", 256, 8, NULL},
         {"router:sigmoid_groups+shared", 257, 9, NULL},
         {"router:sigmoid_groups", 257, 8, "257 experts in 8 groups"},
-        {"router:sigmoid_groups", 16, 9, "the selected groups at least topk 9"},
+        {"router:sigmoid_groups", 16, 9, "the selected groups must have at least topk 9 experts"},
     };
     for (size_t i = 0; i < MF_ARRAY_LEN(rows); i++) {
         struct mf_routing r;

@@ -11,7 +11,7 @@ static struct mf_step full_step(void)
 {
     struct mf_step step = {
         .name = "tile_s1_m64_n96_k128-x.2",
-        .family = "tile",
+        .family = "two_stage",
         .stage = MF_STAGE_STAGE1,
         .covers = MF_OP_BIT(MF_OP_GATHER) | MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT),
         .block_m = 64,
@@ -31,7 +31,7 @@ static struct mf_step full_step(void)
 }
 
 #define FULL                                                                                           \
-    "{\"name\":\"tile_s1_m64_n96_k128-x.2\",\"family\":\"tile\",\"covers\":\"gather+gemm1+act\","      \
+    "{\"name\":\"tile_s1_m64_n96_k128-x.2\",\"family\":\"two_stage\",\"covers\":\"gather+gemm1+act\"," \
     "\"stage\":\"stage1\",\"block_m\":64,\"ksplit\":2,\"needs\":[\"x/bf16/none/token\","               \
     "\"sorted/index/none/sorted.64\",\"w1/bf16/none/panel16\"],\"gives\":[\"h/bf16/none/sorted.64\"]," \
     "\"workspace\":9007199254740991,\"flops\":1500000000000,\"bytes\":123456789012,"                   \
@@ -168,7 +168,7 @@ static const struct {
     const char *key, *value;
 } invalid[] = {
     {"name", "\"\""}, {"name", "\"a b\""}, {"name", "\"a/b\""}, {"name", "5"}, {"name", "null"},
-    {"family", "\"\""}, {"family", "\"seventeen_letters\""}, {"family", "[]"},
+    {"family", "\"\""}, {"family", "\"thirty_two_letters_name_too_long\""}, {"family", "[]"},
     {"covers", "\"\""}, {"covers", "\"gemm1+gemm1\""}, {"covers", "\"gemm3\""}, {"covers", "[\"gemm1\"]"},
     {"stage", "\"stage3\""}, {"stage", "1"},
     /* the step covers gather, gemm1 and act, so its stage is stage1 */

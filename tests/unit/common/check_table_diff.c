@@ -36,6 +36,9 @@ static const struct {
      "respelled 1 2:2;act_type canonical another spelling;err1 0.1% 0.10%;us 20.5 20.50;"},
     {NAMES "\n" ONE("1", "20.5", "Null", "0"), NAMES "\n" ONE("1", "20.5", "", "0.0%"),
      "respelled 1 2:2;err2 0 0.0%;kernelName2 Null ;"},
+    {NAMES ",pipeline\n" KEY("1", SILU) ",32,0,10.5,k1,0.1%,10.5,k2,0.1%,20.5,0,0,0,1.0,1.0,,tile:a\n",
+     NAMES ",pipeline\n" KEY("1", SILU) ",32,0,10.5,k1,0.1%,10.5,k2,0.1%,20.5,0,0,0,1.0,1.0,,two_stage:a\n",
+     "respelled 1 2:2;pipeline tile:a two_stage:a;"},
     /* A changed row reports changed values only, not different spellings. */
     {NAMES "\n" ONE("1", "20.5", "Null", "0"), NAMES "\n" ONE("1", "21.5", "", "0.0%"),
      "changed 1 2:2;us 20.5 21.5;us1 20.5 21.5;"},

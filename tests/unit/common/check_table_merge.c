@@ -138,7 +138,7 @@ MF_TEST(test_promoted)
          "promoted over the known row"},
         {"5.0", "f:a|f:b", "moefarm:promoted", "MI300X", "moefarm:promoted", MF_MERGED_REPLACED,
          "promoted over"},
-        {"5.0", "f:new", "moefarm:race", "MI300X", "moefarm:promoted", MF_MERGED_KEPT, "is faster"},
+        {"5.0", "tile:new", "moefarm:race", "MI300X", "moefarm:promoted", MF_MERGED_KEPT, "is faster"},
         {"5.0", "f:a|f:b", "moefarm:race", "MI325X", "moefarm:promoted", MF_MERGED_FOREIGN, "has model"},
         {"5.0", "", "", "", "moefarm:promoted", MF_MERGED_FOREIGN, "is not moefarm's"},
         {"5.0", "f:a|f:b", "moefarm:promoted", "MI300X", "moefarm:race", MF_MERGED_KEPT, "is faster"},
@@ -155,7 +155,7 @@ MF_TEST(test_promoted)
         _cleanup_(mf_table_freep) struct mf_table *t = read_text("table", text);
         struct mf_table_row row = moefarm_row(1, 10);
         row.own[MF_OWN_PROVENANCE] = cases[i].own;
-        row.own[MF_OWN_PIPELINE] = "f:new";
+        row.own[MF_OWN_PIPELINE] = "two_stage:new"; /* tile is its old name */
         _cleanup_(mf_table_freep) struct mf_table *fresh = fresh_of(&row);
         _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
         ck_assert_int_eq(mf_table_merge(t, fresh, NULL, &result, why), 0);

@@ -224,7 +224,7 @@ static const struct sample {
     /* Unknown columns are reported. A name similar to a missing shape column is reported as its misspelling.
      */
     {SHAPE_COLUMNS ",act_limt\n" SHAPE ",7\n", 1, "W1 unknown_column act_limt;",
-     "unknown column 'act_limt', it is not read; further"},
+     "unknown column 'act_limt' is not read; further"},
     {"\n" SHAPE_COLUMNS ",doweight_stage_1\n" SHAPE ",1\n", 1, "W2 unknown_column doweight_stage_1;",
      "the most similar known column is doweight_stage1;"},
     {SHAPE_COLUMNS ",\"<b>\x1b[31m\xc3\xa9-and-what-else-there-is-room-for-in-the-name-of-one\"\n" SHAPE
@@ -242,7 +242,7 @@ static const struct sample {
     /* only missing shape columns count as misspelt, and two-letter names are similar to few others */
     {SHAPE_COLUMNS ",kernel_Name1,k,zz\n" SHAPE ",1,2,3\n",
      1, "W1 unknown_column kernel_Name1;W1 unknown_column k;W1 unknown_column zz;",
-     "it is not read; further"},
+     "is not read; further"},
     /* columns of AITER and moefarm are known in every table */
     {SHAPE_COLUMNS ",ksplit,us1,err1,run_1stage,xbf16,tflops,bw,_tag,form,mad,provenance\n" SHAPE
      ",,,,,,,,,,,\n", 1, "", NULL},

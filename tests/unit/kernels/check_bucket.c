@@ -4,6 +4,7 @@
 #include "common/base/cleanup.h"
 #include "support/kernels/family_contract.h"
 #include "support/mf_check.h"
+#include "support/mf_draw.h"
 
 static const int formats[] = {0, 1, 3, 11, 14, 16};
 #define N_FORMATS ((int)MF_ARRAY_LEN(formats))
@@ -23,11 +24,13 @@ static const struct contract_case cases[] = {
 
 MF_TEST(every_token_count_of_bucket, .rows = MF_ARRAY_LEN(cases) * N_FORMATS)
 {
+    if (!mf_draw(_i, 3))
+        return;
     const struct contract_format *f = &contract_formats[formats[_i % N_FORMATS]];
     struct contract_case c = cases[_i / N_FORMATS];
     int n_steps = 0;
     const int64_t bucket = c.token, tokens[] = {bucket / 2 + 1, bucket / 4 * 3, bucket - 1};
-    const char *const families[] = {f->family, "one", "move", "lib"};
+    const char *const families[] = {f->family, "one_stage", "move", "onednn"};
     struct mf_device *d = contract_device(NULL);
 
     for (size_t i = 0; i < MF_ARRAY_LEN(tokens); i++) {
@@ -48,5 +51,6 @@ MF_TEST(every_token_count_of_bucket, .rows = MF_ARRAY_LEN(cases) * N_FORMATS)
 
 int main(void)
 {
+    mf_draw_start();
     return mf_check_main(&(struct mf_test_group){.timeout_s = 110});
 }

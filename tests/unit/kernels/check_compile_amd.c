@@ -16,12 +16,14 @@
 #include "support/kernels/amd_object.h"
 #include "support/kernels/covering.h"
 #include "support/mf_check.h"
+#include "support/mf_draw.h"
 
 #define CODES_MAX 512
 #define STEPS_MAX 128
 #define LDS       65536 /* LDS of a compute unit of gfx90a and gfx942, in bytes */
 
 #define VARIANTS_MAX 20
+#define DRAWN_EVERY  5 /* mf_draw.h */
 
 static int variants = 12; /* `check_compile_amd all` sets VARIANTS_MAX */
 
@@ -62,10 +64,10 @@ static const struct {
     [QUANT1]  = {"move", "quant1_",  1,  true,  false, false, 0},
     [QUANT2]  = {"move", "quant2_",  1,  true,  false, false, 0},
     [COMBINE] = {"move", "combine_", 2,  false, false, true,  1 << EXPERT_PARALLEL},
-    [STAGE1]  = {"tile", "s1_",      20, true,  true,  true,
+    [STAGE1]  = {"two_stage", "s1_",      20, true,  true,  true,
         1 << BIASED | 1 << GATE_ONLY | 1 << INTERLEAVED},
-    [STAGE2]  = {"tile", "s2_",      20, true,  false, true,  1 << BIASED},
-    [ONE]     = {"one",  "one_",     9,  true,  true,  true,
+    [STAGE2]  = {"two_stage", "s2_",      20, true,  false, true,  1 << BIASED},
+    [ONE]     = {"one_stage",  "one_",     9,  true,  true,  true,
         1 << EXPERT_PARALLEL | 1 << BIASED | 1 << GATE_ONLY | 1 << INTERLEAVED},
     [GATHER]      = {"permute", "gather_",      2, true,  false, false, 1 << EXPERT_PARALLEL},
     [QUANT1_GATHER] = {"permute", "quant1_gather_", 1, true, false, false, 1 << EXPERT_PARALLEL},
@@ -88,13 +90,13 @@ static const struct {
     {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_1X128, NULL, false},
     {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_TOKEN, NULL, false},
     {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_1X128, NULL, false},
-    {MF_DTYPE_BF16,         MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X32,  "mx", false},
-    {MF_DTYPE_BF16,         MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X16,  "mx", false},
-    {MF_DTYPE_BF16,         MF_DTYPE_INT4,         MF_QTYPE_PER_1X32,  "wint4", false},
-    {MF_DTYPE_BF16,         MF_DTYPE_INT4,         MF_QTYPE_PER_TOKEN, "wint4", false},
-    {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_1X32,  "mx", false},
-    {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X16,  "mx", false},
-    {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_INT4,         MF_QTYPE_PER_1X32,  "wint4", false},
+    {MF_DTYPE_BF16,         MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X32,  "two_stage_mx", false},
+    {MF_DTYPE_BF16,         MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X16,  "two_stage_mx", false},
+    {MF_DTYPE_BF16,         MF_DTYPE_INT4,         MF_QTYPE_PER_1X32,  "two_stage_int4", false},
+    {MF_DTYPE_BF16,         MF_DTYPE_INT4,         MF_QTYPE_PER_TOKEN, "two_stage_int4", false},
+    {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_1X32,  "two_stage_mx", false},
+    {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X16,  "two_stage_mx", false},
+    {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_INT4,         MF_QTYPE_PER_1X32,  "two_stage_int4", false},
     {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_TENSOR, NULL, false},
     {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_1X32,  NULL, true},
     {MF_DTYPE_INT8,         MF_DTYPE_INT8,         MF_QTYPE_PER_TOKEN, NULL, false},
@@ -267,7 +269,7 @@ static void code_of(const struct target *target, const int *row, struct compiled
     ck_assert_int_eq(mf_family_enumerate(f, &device, &shape, &h.offer), 0);
     ck_assert_msg(h.n > 0, "no step %s… for %s", h.prefix, target->gfx);
     mf_format(ret->name, sizeof(ret->name), "%s", h.names[row[VARIANT] * h.n / variants_of(row[KERNEL])]);
-    ck_assert_int_eq(f->code(&device, &shape, ret->name, ret_code), 0);
+    ck_assert_int_eq(f->code(f, &device, &shape, ret->name, ret_code), 0);
     ret->grid = grid_of(f, device, &shape, ret->name);
 }
 
@@ -345,13 +347,15 @@ static size_t choose(const struct target *target, const struct mf_compiler *comp
     ck_assert_int_lt(set.n, CODES_MAX);
     for (int i = 0; i < set.n; i++) {
         size_t j = 0;
+        if (!mf_draw(i, DRAWN_EVERY))
+            continue;
         code_of(target, rows[i], &compiled_step[n], &codes[n]);
         ck_assert_int_eq(mf_code_path(compiler, &codes[n], places[n]), 0);
         while (j < n && strcmp(places[j], places[n]) != 0)
             j++;
         n += j == n;
     }
-    printf("%s: %d rows of a covering set (seed 1), %zu codes\n", target->gfx, set.n, n);
+    printf("%s: a covering set (seed 1) of %d rows, %zu codes drawn\n", target->gfx, set.n, n);
     return n;
 }
 
@@ -411,6 +415,8 @@ MF_TEST(test_data_kernels_compile, .rows = MF_ARRAY_LEN(targets))
     for (size_t f = 0; f < MF_ARRAY_LEN(formats); f++) {
         const int row[N_FACTORS] = {[FORMAT] = (int)f};
         const struct mf_shape shape = shape_of(row);
+        if (!mf_draw((int)f, DRAWN_EVERY))
+            continue;
         size_t more = mf_device_data_codes(&device, &shape, codes + n), last = n + more;
         ck_assert_uint_gt(more, 0);
         for (size_t i = n; i < last; i++) {
@@ -442,6 +448,7 @@ MF_TEST(test_invalid_code_objects)
 
 int main(int argc, char **argv)
 {
+    mf_draw_start();
     if (argc > 1 && strcmp(argv[1], "all") == 0)
         variants = VARIANTS_MAX;
     if (!getenv("MOEFARM_CODE_CACHE") && setenv("MOEFARM_CODE_CACHE", MF_BINARY_DIR "/code", 1) < 0)

@@ -15,7 +15,11 @@
     "ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0"
 #define TOKEN_FP8 \
     "ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0"
-#define PLAIN "ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
+/* names of families */
+#define STAGED "two_stage"
+#define SINGLE "two_stage_single_launch"
+#define WHOLE  "whole_layer_persistent"
+#define PLAIN  "ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
 
 /* clang-format off */
 static const char *const shapes[] = {
@@ -85,6 +89,14 @@ static struct mf_shape ask(const struct mf_device_info *device, const char *text
     return shape;
 }
 
+static int family_code(const char *family, const struct mf_device_info *device, const struct mf_shape *shape,
+                       const char *name, struct mf_code *ret)
+{
+    const struct mf_family *f = mf_family_find("hip", family);
+    ck_assert_ptr_nonnull(f);
+    return f->code(f, device, shape, name, ret);
+}
+
 /* Every op of the layer is covered, step names are unique, and each step's code can be derived without a
  * device: its source exists, no definition is truncated. */
 static void check_offers(const struct mf_device_info *device, const char *text)
@@ -100,7 +112,7 @@ static void check_offers(const struct mf_device_info *device, const char *text)
         covered |= h.steps[i].covers;
         ck_assert_ptr_nonnull(f);
         ck_assert_str_eq(f->device_kind, "hip");
-        ck_assert_msg(f->code(device, &shape, h.steps[i].name, &code) == 0, "%s", h.steps[i].name);
+        ck_assert_msg(f->code(f, device, &shape, h.steps[i].name, &code) == 0, "%s", h.steps[i].name);
         ck_assert_ptr_nonnull(mf_code_source(code.source));
         ck_assert_ptr_nonnull(strstr(mf_code_source(code.source), code.function));
         ck_assert_uint_lt(code.n_defines, MF_CODE_DEFINES_MAX);
@@ -139,8 +151,7 @@ MF_TEST(test_fnuz)
     check_offers(&cdna3, fnuz_shape);
     shape = ask(&cdna3, fnuz_shape, &h);
     for (size_t i = 0; i < h.n; i++) {
-        ck_assert_int_eq(
-            mf_family_find("hip", h.steps[i].family)->code(&cdna3, &shape, h.steps[i].name, &code), 0);
+        ck_assert_int_eq(family_code(h.steps[i].family, &cdna3, &shape, h.steps[i].name, &code), 0);
         bool is_without_format = false;
         for (size_t j = 0; j < MF_ARRAY_LEN(without_format); j++)
             is_without_format |= strcmp(code.source, without_format[j]) == 0;
@@ -164,8 +175,8 @@ MF_TEST(test_same_code_same_ops, .rows = MF_ARRAY_LEN(shapes))
             if (strcmp(h.steps[i].family, h.steps[j].family) != 0)
                 continue;
             const struct mf_family *f = mf_family_find("hip", h.steps[i].family);
-            ck_assert_int_eq(f->code(&hopper, &shape, h.steps[i].name, &a), 0);
-            ck_assert_int_eq(f->code(&hopper, &shape, h.steps[j].name, &b), 0);
+            ck_assert_int_eq(f->code(f, &hopper, &shape, h.steps[i].name, &a), 0);
+            ck_assert_int_eq(f->code(f, &hopper, &shape, h.steps[j].name, &b), 0);
             ck_assert_msg(!mf_code_equal(&a, &b) || h.steps[i].covers == h.steps[j].covers ||
                               strcmp(f->name, "move") == 0,
                           "%s and %s", h.steps[i].name, h.steps[j].name);
@@ -195,10 +206,10 @@ MF_TEST(test_on_request, .rows = MF_ARRAY_LEN(shapes))
     ck_assert_int_eq(mf_shape_parse(shapes[_i], &shape), 0);
     bool few = shape.token * shape.topk <= 1024;
     for (size_t i = 0; i < MF_ARRAY_LEN(rows); i++) {
-        int r = f->code(&hopper, &shape, rows[i].name, &code);
+        int r = f->code(f, &hopper, &shape, rows[i].name, &code);
         ck_assert_msg(r == (few || !rows[i].few ? 0 : -EINVAL), "%s: %d", rows[i].name, r);
         ck_assert(r < 0 || strstr(mf_code_source(code.source), code.function));
-        ck_assert(!rows[i].hopper || f->code(&ampere, &shape, rows[i].name, &code) < 0);
+        ck_assert(!rows[i].hopper || f->code(f, &ampere, &shape, rows[i].name, &code) < 0);
     }
     h = (struct offer_recorder){.offer = RECORDING_OFFER, .ignored_family = "asm"};
     ck_assert_int_eq(mf_enumerate(&hopper, &shape, "permute", &h.offer), 0);
@@ -222,20 +233,20 @@ static const struct {
     {&hopper, "permute",
      "64,2832,384,128,8,ActivationType.Silu,torch.bfloat16,torch.float4_e2m1fn_x2,torch.float4_e2m1fn_x2,"
      "QuantType.per_1x16,1,0", "gather_bulk", "divisibility", "rows have 1416 bytes"},
-    {&hopper, "tile", "4096,4096,640,128,8," BLOCK_FP8, "s2_fp8fn_128_m128_n256_bsk_y", "lds",
+    {&hopper, STAGED, "4096,4096,640,128,8," BLOCK_FP8, "s2_fp8fn_128_m128_n256_bsk_y", "lds",
      "inter_dim is 640"},
-    {&hopper, "tile", "4096,4096,512,128,8," BLOCK_FP8, "s2_fp8fn_128_m128_n256_bsk_zw", "lds",
+    {&hopper, STAGED, "4096,4096,512,128,8," BLOCK_FP8, "s2_fp8fn_128_m128_n256_bsk_zw", "lds",
      "2 stages of 0 weight rows and 128 token rows"},
-    {&hopper, "tile", "64,4096,192,128,8," PLAIN, "s1_bf16_silu_m64_n256_b_p128", "layout",
+    {&hopper, STAGED, "64,4096,192,128,8," PLAIN, "s1_bf16_silu_m64_n256_b_p128", "layout",
      "inter_dim is 192"},
-    {&hopper, "layer", "64,4128,256,128,8," PLAIN, "layer_bf16_silu_m64_n256_b_p128", "layout",
+    {&hopper, WHOLE, "64,4128,256,128,8," PLAIN, "layer_bf16_silu_m64_n256_b_p128", "layout",
      "model_dim 4128"},
-    {&hopper, "tile", "64,4096,256,128,8," PLAIN ",gate_up:tiled", "s1_bf16_silu_m64_n256_b_p128", "layout",
+    {&hopper, STAGED, "64,4096,256,128,8," PLAIN ",gate_up:tiled", "s1_bf16_silu_m64_n256_b_p128", "layout",
      "gate and up are interleaved"},
-    {&hopper, "tile", "64,4160,256,128,8," PLAIN, "s2_bf16_m64_n256_b_p128_y", "layout", "panel128 of w2"},
-    {&hopper, "layer", "64,4160,256,128,8," PLAIN, "layer_bf16_silu_m64_n256_b_p128", "layout",
+    {&hopper, STAGED, "64,4160,256,128,8," PLAIN, "s2_bf16_m64_n256_b_p128_y", "layout", "panel128 of w2"},
+    {&hopper, WHOLE, "64,4160,256,128,8," PLAIN, "layer_bf16_silu_m64_n256_b_p128", "layout",
      "panel128 of w2"},
-    {&hopper, "tile", "4096,4096,384,128,8," TOKEN_FP8, "s2_fp8fn_token_m128_n256_bsk_y", "format",
+    {&hopper, STAGED, "4096,4096,384,128,8," TOKEN_FP8, "s2_fp8fn_token_m128_n256_bsk_y", "format",
      "1x128 scales"},
 };
 /* clang-format on */
@@ -263,19 +274,19 @@ static const struct {
     const char *family, *name;
     bool offered;
 } panel128_steps[] = {
-    {&hopper, "tile", "s1_bf16_silu_m32_n128_bt_p128", true},
-    {&hopper, "tile", "s1_bf16_silu_m32_n128_bt", true},
-    {&hopper, "tile", "s1_bf16_silu_m32_n128_s5_g2_p128", false},
-    {&hopper, "tile", "s2_bf16_m32_n128_bt_p128_y", true},
-    {&hopper, "tile", "s2_bf16_m32_n128_bt_y", true},
-    {&hopper, "tile", "s2_bf16_m32_n128_s5_g2_p128_z", false},
-    {&hopper, "layer", "layer_bf16_silu_m32_n256_b_p128", true},
-    {&hopper, "pair", "pair_bf16_silu_m32_n256_b_p128", true},
-    {&hopper, "pair", "pair_bf16_silu_m32_n256_b", true},
-    {&hopper, "one", "one_bf16_silu_t1024_b3_c1_y6_p128", true},
-    {&ampere, "one", "one_bf16_silu_t1024_b3_c1_y6_p128", false},
-    {&ampere, "one", "one_bf16_silu_t1024_b3_c1_y6", true},
-    {&cdna3, "one", "one_bf16_silu_t512_b4_c1_y4_p128", false},
+    {&hopper, STAGED, "s1_bf16_silu_m32_n128_bt_p128", true},
+    {&hopper, STAGED, "s1_bf16_silu_m32_n128_bt", true},
+    {&hopper, STAGED, "s1_bf16_silu_m32_n128_s5_g2_p128", false},
+    {&hopper, STAGED, "s2_bf16_m32_n128_bt_p128_y", true},
+    {&hopper, STAGED, "s2_bf16_m32_n128_bt_y", true},
+    {&hopper, STAGED, "s2_bf16_m32_n128_s5_g2_p128_z", false},
+    {&hopper, WHOLE, "layer_bf16_silu_m32_n256_b_p128", true},
+    {&hopper, SINGLE, "pair_bf16_silu_m32_n256_b_p128", true},
+    {&hopper, SINGLE, "pair_bf16_silu_m32_n256_b", true},
+    {&hopper, "one_stage", "one_bf16_silu_t1024_b3_c1_y6_p128", true},
+    {&ampere, "one_stage", "one_bf16_silu_t1024_b3_c1_y6_p128", false},
+    {&ampere, "one_stage", "one_bf16_silu_t1024_b3_c1_y6", true},
+    {&cdna3, "one_stage", "one_bf16_silu_t512_b4_c1_y4_p128", false},
 };
 
 MF_TEST(test_panel128, .rows = MF_ARRAY_LEN(panel128_steps))
@@ -295,9 +306,9 @@ MF_TEST(test_panel128, .rows = MF_ARRAY_LEN(panel128_steps))
         return;
     const struct mf_family *f = mf_family_find("hip", family);
     (void)snprintf(other, sizeof(other), "%.*s%s", (int)(word - name), name, word + strlen("_p128"));
-    ck_assert_int_eq(f->code(panel128_steps[_i].device, &shape, name, &code), 0);
-    ck_assert_int_eq(f->code(panel128_steps[_i].device, &shape, other, &straight), 0);
-    ck_assert_int_eq(mf_code_equal(&code, &straight), strcmp(family, "one") != 0);
+    ck_assert_int_eq(f->code(f, panel128_steps[_i].device, &shape, name, &code), 0);
+    ck_assert_int_eq(f->code(f, panel128_steps[_i].device, &shape, other, &straight), 0);
+    ck_assert_int_eq(mf_code_equal(&code, &straight), strcmp(family, "one_stage") != 0);
 }
 
 /* clang-format off */
@@ -317,7 +328,7 @@ static void check_ring(const char *family, const struct mf_shape *shape, const c
                        struct mf_code *ret)
 {
     char text[40];
-    ck_assert_int_eq(mf_family_find("hip", family)->code(&hopper, shape, step, ret), 0);
+    ck_assert_int_eq(family_code(family, &hopper, shape, step, ret), 0);
     (void)snprintf(text, sizeof(text), "MF_STAGES=%d", stages);
     ck_assert(defines(ret, text));
 }
@@ -332,7 +343,7 @@ MF_TEST(test_kept_weights, .rows = MF_ARRAY_LEN(kept))
     ck_assert_ptr_nonnull(find_recorded(&h, "s2_fp8fn_128_m128_n256_bsk_y"));
     for (size_t i = 0; i < h.n; i++)
         ck_assert(strncmp(h.steps[i].name, "s1_", 3) != 0 || strstr(h.steps[i].name, "_bsk") == NULL);
-    check_ring("tile", &shape, "s2_fp8fn_128_m128_n256_bsk_y", kept[_i].stages, &code);
+    check_ring(STAGED, &shape, "s2_fp8fn_128_m128_n256_bsk_y", kept[_i].stages, &code);
     ck_assert(defines(&code, "MF_WEIGHT_REUSE=4"));
 }
 
@@ -341,17 +352,17 @@ static const struct {
     const char *family, *shape, *step;
     int stages;
 } rings[] = {
-    {"tile",  "1024,4096,384,128,8," BLOCK_FP8, "s1_fp8fn_128_silu_m128_n256_bs_p128_q", 4},
-    {"tile",  "1024,4096,384,128,8," BLOCK_FP8, "s1_fp8fn_128_silu_m128_n256_bs_p128",   3},
-    {"tile",  "1024,4096,384,128,8," BLOCK_FP8, "s1_fp8fn_128_silu_m128_n256_b_p128_q",  3},
-    {"tile",  "1024,4096,384,128,8," BLOCK_FP8, "s1_fp8fn_128_silu_m64_n256_bts_p128_q", 5},
-    {"tile",  "1024,4096,384,128,8," BLOCK_FP8, "s2_fp8fn_128_m128_n256_bs_p128_zw",     3},
-    {"tile",  "1024,4096,384,128,8," BLOCK_FP8, "s2_fp8fn_128_m128_n256_bs_p128_y",      4},
-    {"tile",  "1024,4096,640,128,8," BLOCK_FP8, "s2_fp8fn_128_m128_n256_bs_p128_y",      3},
-    {"pair",  "1024,4096,384,128,8," BLOCK_FP8, "pair_fp8fn_128_silu_m128_n256_bs_p128",  4},
-    {"pair",  "1024,4096,640,128,8," BLOCK_FP8, "pair_fp8fn_128_silu_m128_n256_bs_p128",  3},
-    {"pair",  "4096,4096,384,128,8," BLOCK_FP8, "pair_fp8fn_128_silu_m128_n256_bs_p128_zero", 4},
-    {"layer", "1024,4096,384,128,8," BLOCK_FP8, "layer_fp8fn_128_silu_m128_n256_bs_p128", 4},
+    {STAGED, "1024,4096,384,128,8," BLOCK_FP8, "s1_fp8fn_128_silu_m128_n256_bs_p128_q", 4},
+    {STAGED, "1024,4096,384,128,8," BLOCK_FP8, "s1_fp8fn_128_silu_m128_n256_bs_p128",   3},
+    {STAGED, "1024,4096,384,128,8," BLOCK_FP8, "s1_fp8fn_128_silu_m128_n256_b_p128_q",  3},
+    {STAGED, "1024,4096,384,128,8," BLOCK_FP8, "s1_fp8fn_128_silu_m64_n256_bts_p128_q", 5},
+    {STAGED, "1024,4096,384,128,8," BLOCK_FP8, "s2_fp8fn_128_m128_n256_bs_p128_zw",     3},
+    {STAGED, "1024,4096,384,128,8," BLOCK_FP8, "s2_fp8fn_128_m128_n256_bs_p128_y",      4},
+    {STAGED, "1024,4096,640,128,8," BLOCK_FP8, "s2_fp8fn_128_m128_n256_bs_p128_y",      3},
+    {SINGLE, "1024,4096,384,128,8," BLOCK_FP8, "pair_fp8fn_128_silu_m128_n256_bs_p128",  4},
+    {SINGLE, "1024,4096,640,128,8," BLOCK_FP8, "pair_fp8fn_128_silu_m128_n256_bs_p128",  3},
+    {SINGLE, "4096,4096,384,128,8," BLOCK_FP8, "pair_fp8fn_128_silu_m128_n256_bs_p128_zero", 4},
+    {WHOLE,  "1024,4096,384,128,8," BLOCK_FP8, "layer_fp8fn_128_silu_m128_n256_bs_p128", 4},
 };
 /* clang-format on */
 
@@ -372,32 +383,32 @@ static const struct {
     const char *family, *shape, *name; /* an offered step, or */
     const char *rule, *says;  /* the rejection */
 } both_stages[] = {
-    {&hopper, "layer", "64,7168,256,256,8," BLOCK_FP8, "layer_fp8fn_128_silu_m32_n256_b", NULL, NULL},
-    {&hopper, "layer", "64,7168,256,256,8," BLOCK_FP8, "layer_fp8fn_128_silu_m64_n256_bts", NULL, NULL},
-    {&hopper, "layer",
+    {&hopper, WHOLE, "64,7168,256,256,8," BLOCK_FP8, "layer_fp8fn_128_silu_m32_n256_b", NULL, NULL},
+    {&hopper, WHOLE, "64,7168,256,256,8," BLOCK_FP8, "layer_fp8fn_128_silu_m64_n256_bts", NULL, NULL},
+    {&hopper, WHOLE,
      "64,4096,3584,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,1",
      "layer_bf16_silu_m96_n128_bt_w", NULL, NULL},
-    {&hopper, "layer",
+    {&hopper, WHOLE,
      "64,2048,768,16,8,ActivationType.Gelu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,0,0,"
      "b1+b2+ep:16/64", "layer_bf16_gelu_m32_n256_b", NULL, NULL},
-    {&hopper, "layer", "64,7168,256,256,8," TOKEN_FP8, NULL, "q_type", "h is quantised within one tile"},
-    {&hopper, "layer", "2048,2048,768,128,8," PLAIN, NULL, "tokens_max", "token is 2048 with topk 8"},
-    {&hopper, "layer", "64,2048,768,512,8," PLAIN, NULL, "experts", "expert is 512"},
-    {&hopper, "layer", "64,2112,256,128,8," BLOCK_FP8, NULL, "divisibility", "model_dim 2112"},
-    {&ampere, "layer", "64,2048,768,128,8," PLAIN, NULL, "arch", "the device is sm_80"},
-    {&cdna3, "layer", "64,2048,768,128,8," PLAIN, NULL, "arch", "the device is gfx942"},
-    {&hopper, "pair", "1024,4096,384,128,8," BLOCK_FP8, "pair_fp8fn_128_silu_m128_n256_bs_p128", NULL, NULL},
-    {&hopper, "pair", "1024,7168,256,256,8," BLOCK_FP8, "pair_fp8fn_128_silu_m64_n256_bts", NULL, NULL},
-    {&hopper, "pair",
+    {&hopper, WHOLE, "64,7168,256,256,8," TOKEN_FP8, NULL, "q_type", "h is quantised within one tile"},
+    {&hopper, WHOLE, "2048,2048,768,128,8," PLAIN, NULL, "tokens_max", "token is 2048 with topk 8"},
+    {&hopper, WHOLE, "64,2048,768,512,8," PLAIN, NULL, "experts", "expert is 512"},
+    {&hopper, WHOLE, "64,2112,256,128,8," BLOCK_FP8, NULL, "divisibility", "model_dim 2112"},
+    {&ampere, WHOLE, "64,2048,768,128,8," PLAIN, NULL, "arch", "the device is sm_80"},
+    {&cdna3, WHOLE, "64,2048,768,128,8," PLAIN, NULL, "arch", "the device is gfx942"},
+    {&hopper, SINGLE, "1024,4096,384,128,8," BLOCK_FP8, "pair_fp8fn_128_silu_m128_n256_bs_p128", NULL, NULL},
+    {&hopper, SINGLE, "1024,7168,256,256,8," BLOCK_FP8, "pair_fp8fn_128_silu_m64_n256_bts", NULL, NULL},
+    {&hopper, SINGLE,
      "16384,4096,3584,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,1",
      "pair_bf16_silu_m96_n256_b_w", NULL, NULL},
-    {&hopper, "pair",
+    {&hopper, SINGLE,
      "64,2048,768,16,8,ActivationType.Gelu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,0,0,"
      "b1+b2+ep:16/64", "pair_bf16_gelu_m32_n256_b", NULL, NULL},
-    {&hopper, "pair", "64,2048,768,512,8," PLAIN, "pair_bf16_silu_m32_n256_b_p128", NULL, NULL},
-    {&hopper, "pair", "1024,4096,384,128,8," TOKEN_FP8, NULL, "q_type", "h is quantised within one tile"},
-    {&ampere, "pair", "64,2048,768,128,8," PLAIN, NULL, "arch",
-     "family pair needs WGMMA and TMA loads (sm_90); the device is sm_80"},
+    {&hopper, SINGLE, "64,2048,768,512,8," PLAIN, "pair_bf16_silu_m32_n256_b_p128", NULL, NULL},
+    {&hopper, SINGLE, "1024,4096,384,128,8," TOKEN_FP8, NULL, "q_type", "h is quantised within one tile"},
+    {&ampere, SINGLE, "64,2048,768,128,8," PLAIN, NULL, "arch",
+     "family two_stage_single_launch needs WGMMA and TMA loads (sm_90); the device is sm_80"},
 };
 /* clang-format on */
 
@@ -410,7 +421,7 @@ MF_TEST(test_both_stages, .rows = MF_ARRAY_LEN(both_stages))
     struct mf_code code;
     const char *rule = both_stages[_i].rule, *name = both_stages[_i].name;
     const char *family = both_stages[_i].family;
-    bool is_pair = strcmp(family, "pair") == 0;
+    bool is_pair = strcmp(family, SINGLE) == 0;
     mf_ops before = is_pair ? MF_OP_BIT(MF_OP_SORT) | MF_OP_BIT(MF_OP_QUANT1) : 0;
 
     ck_assert_int_eq(mf_shape_parse(both_stages[_i].shape, &shape), 0);
@@ -424,7 +435,7 @@ MF_TEST(test_both_stages, .rows = MF_ARRAY_LEN(both_stages))
     if (!name)
         return;
     ck_assert_msg(find_recorded(&h, name) != NULL, "%s", name);
-    ck_assert_int_eq(mf_family_find("hip", family)->code(both_stages[_i].device, &shape, name, &code), 0);
+    ck_assert_int_eq(family_code(family, both_stages[_i].device, &shape, name, &code), 0);
     ck_assert_str_eq(code.source, is_pair ? "pair.hip" : "layer.hip");
 }
 
@@ -442,27 +453,27 @@ static const struct {
     {&hopper, "64,2048,768,128,8," PLAIN,       "move", "sort_quant1_m64",                       false,
      false},
     {&hopper, "64,4096,384,128,8," TOKEN_FP8,   "move", "sort_zero_m64",                         true,  true},
-    {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "tile", "s1_fp8fn_128_silu_m128_n256_bs_zero",   true,  true},
-    {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "tile", "s1_fp8fn_128_silu_m128_n256_bs_q_zero", true,  true},
-    {&hopper, "512,4096,384,128,8," BLOCK_FP8,  "tile", "s1_fp8fn_128_silu_m128_n256_bs_zero",   false, true},
-    {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "tile", "s2_fp8fn_128_m128_n256_bs_y_zero",      false,
+    {&hopper, "1024,4096,384,128,8," BLOCK_FP8, STAGED, "s1_fp8fn_128_silu_m128_n256_bs_zero",   true,  true},
+    {&hopper, "1024,4096,384,128,8," BLOCK_FP8, STAGED, "s1_fp8fn_128_silu_m128_n256_bs_q_zero", true,  true},
+    {&hopper, "512,4096,384,128,8," BLOCK_FP8,  STAGED, "s1_fp8fn_128_silu_m128_n256_bs_zero",   false, true},
+    {&hopper, "1024,4096,384,128,8," BLOCK_FP8, STAGED, "s2_fp8fn_128_m128_n256_bs_y_zero",      false,
      false},
-    {&cdna3,  "1024,2048,768,128,8," PLAIN,     "tile", "s1_bf16_silu_m128_n128_w2x2_zero",      false,
+    {&cdna3,  "1024,2048,768,128,8," PLAIN,     STAGED, "s1_bf16_silu_m128_n128_w2x2_zero",      false,
      false},
-    {&hopper, "2048,4096,384,128,8," BLOCK_FP8, "pair", "pair_fp8fn_128_silu_m128_n256_bs_p128_zero", true,
+    {&hopper, "2048,4096,384,128,8," BLOCK_FP8, SINGLE, "pair_fp8fn_128_silu_m128_n256_bs_p128_zero", true,
      true},
-    {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "pair", "pair_fp8fn_128_silu_m128_n256_bs_p128_zero", false,
+    {&hopper, "1024,4096,384,128,8," BLOCK_FP8, SINGLE, "pair_fp8fn_128_silu_m128_n256_bs_p128_zero", false,
      true},
-    {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "pair", "pair_fp8fn_128_silu_m128_n256_bs_p128",  true, true},
-    {&hopper, "2048,4096,384,128,8," BLOCK_FP8, "pair", "pair_fp8fn_128_silu_m64_n256_bs_p128_zero", false,
+    {&hopper, "1024,4096,384,128,8," BLOCK_FP8, SINGLE, "pair_fp8fn_128_silu_m128_n256_bs_p128",  true, true},
+    {&hopper, "2048,4096,384,128,8," BLOCK_FP8, SINGLE, "pair_fp8fn_128_silu_m64_n256_bs_p128_zero", false,
      false},
-    {&hopper, "2048,2048,768,128,8," PLAIN,     "pair", "pair_bf16_silu_m96_n256_b_zero",          true,
+    {&hopper, "2048,2048,768,128,8," PLAIN,     SINGLE, "pair_bf16_silu_m96_n256_b_zero",          true,
      true},
     /* block_m 80, for 64 tokens per expert: all steps of such a pipeline */
     {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "move", "sort_zero_quant1_fp8fn_128_m80",        true,  true},
-    {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "tile", "s1_fp8fn_128_silu_m80_n256_b_q",        true,  true},
-    {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "tile", "s2_fp8fn_128_m80_n256_b_y",             true,  true},
-    {&hopper, "1024,2048,768,128,8," PLAIN,     "tile", "s1_bf16_silu_m80_n256_b_zero",          true,  true},
+    {&hopper, "1024,4096,384,128,8," BLOCK_FP8, STAGED, "s1_fp8fn_128_silu_m80_n256_b_q",        true,  true},
+    {&hopper, "1024,4096,384,128,8," BLOCK_FP8, STAGED, "s2_fp8fn_128_m80_n256_b_y",             true,  true},
+    {&hopper, "1024,2048,768,128,8," PLAIN,     STAGED, "s1_bf16_silu_m80_n256_b_zero",          true,  true},
 };
 /* clang-format on */
 
@@ -474,8 +485,7 @@ MF_TEST(test_before_stage1, .rows = MF_ARRAY_LEN(before_stage1))
     struct mf_code code;
 
     ck_assert_msg((find_recorded(&h, name) != NULL) == before_stage1[_i].offered, "%s", name);
-    int r =
-        mf_family_find("hip", before_stage1[_i].family)->code(before_stage1[_i].device, &shape, name, &code);
+    int r = family_code(before_stage1[_i].family, before_stage1[_i].device, &shape, name, &code);
     ck_assert_int_eq(r == 0, before_stage1[_i].opens);
 }
 
@@ -527,14 +537,15 @@ MF_TEST(test_invalid_names)
 {
     static const char *const names[] = {"", "s1_", "s1_bf16_silu_m16_n64_s6_w2x1x", "s3_bf16_m16_n64_s6_w2x1",
                                         "sort"};
-    static const char *const families[] = {"move", "tile", "one", "mx", "wint4", "layer", "pair"};
+    static const char *const families[] = {"move",           STAGED, "one_stage", "two_stage_mx",
+                                           "two_stage_int4", WHOLE,  SINGLE};
     struct mf_shape shape;
     struct mf_code code;
 
     ck_assert_int_eq(mf_shape_parse(shapes[0], &shape), 0);
     for (size_t f = 0; f < MF_ARRAY_LEN(families); f++) {
         for (size_t i = 0; i < MF_ARRAY_LEN(names); i++)
-            ck_assert_int_lt(mf_family_find("hip", families[f])->code(&hopper, &shape, names[i], &code), 0);
+            ck_assert_int_lt(family_code(families[f], &hopper, &shape, names[i], &code), 0);
     }
 }
 
@@ -556,7 +567,7 @@ static void check_plain(const struct mf_device_info *device, const struct mf_sha
 {
     struct mf_code code;
 
-    ck_assert_int_eq(mf_family_find("hip", family)->code(device, shape, name, &code), 0);
+    ck_assert_int_eq(family_code(family, device, shape, name, &code), 0);
     ck_assert_msg(strstr(code.source, "hopper") == NULL && !defines(&code, "MF_WGMMA"), "%s", name);
 }
 
@@ -588,8 +599,7 @@ MF_TEST(test_4bit_weights_on_hopper)
         bool adds =
             (h.steps[i].covers & MF_OP_BIT(MF_OP_GEMM2)) && (h.steps[i].covers & MF_OP_BIT(MF_OP_COMBINE));
 
-        ck_assert_int_eq(
-            mf_family_find("hip", h.steps[i].family)->code(&hopper, &shape, h.steps[i].name, &code), 0);
+        ck_assert_int_eq(family_code(h.steps[i].family, &hopper, &shape, h.steps[i].name, &code), 0);
         bool core = strcmp(code.source, "mx_hopper.hip") == 0;
         ck_assert_msg(!core || defines(&code, "MF_W=FP4"), "%s", h.steps[i].name);
         ck_assert_msg(!adds || core, "%s", h.steps[i].name);
@@ -629,8 +639,7 @@ MF_TEST(test_32bit_row_offsets, .rows = 2)
     for (size_t i = 0; i < h.n; i++) {
         struct mf_code code;
 
-        ck_assert_int_eq(
-            mf_family_find("hip", h.steps[i].family)->code(&hopper, &shape, h.steps[i].name, &code), 0);
+        ck_assert_int_eq(family_code(h.steps[i].family, &hopper, &shape, h.steps[i].name, &code), 0);
         gather += (strcmp(code.source, "tile_hopper.hip") == 0 || strcmp(code.source, "pair.hip") == 0) &&
                   (h.steps[i].covers & MF_OP_BIT(MF_OP_GATHER)) != 0;
     }
@@ -655,7 +664,7 @@ MF_TEST(test_buckets, .rows = 2 * MF_ARRAY_LEN(shapes))
             struct mf_code code;
             shape.token = i % 2 ? bucket / 2 + 1 : bucket - 1;
             ck_assert_int_le(mf_token_bucket(shape.token), bucket);
-            ck_assert_msg(f->code(devices[_i % 2], &shape, h.steps[i / 2].name, &code) == 0,
+            ck_assert_msg(f->code(f, devices[_i % 2], &shape, h.steps[i / 2].name, &code) == 0,
                           "%s of %d tokens cannot be opened for %d", h.steps[i / 2].name, bucket,
                           (int)shape.token);
         }

@@ -16,6 +16,8 @@ static const struct contract_case many_rows[] = {
 
 MF_TEST(test_many_rows, .rows = MF_ARRAY_LEN(many_rows) * CONTRACT_N_FORMATS)
 {
+    if (!mf_draw(_i, 3))
+        return;
     size_t format = (size_t)_i % CONTRACT_N_FORMATS;
     struct mf_shape s =
         contract_shape(&many_rows[(size_t)_i / CONTRACT_N_FORMATS], &contract_formats[format]);
@@ -32,5 +34,6 @@ MF_TEST(test_refused, .rows = MF_ARRAY_LEN(family_refused))
 
 int main(void)
 {
+    mf_draw_start();
     return mf_check_main(&(struct mf_test_group){.timeout_s = 120});
 }

@@ -87,10 +87,11 @@ static const struct {
     const char *family;
     enum form form;
 } cases[] = {
-    {"tile", BF16}, {"tile", BF16_EARLY}, {"tile", TOKEN}, {"tile", TENSOR}, {"tile", BLOCK},
-    {"mx", MX}, {"mx", NVFP4}, {"wint4", INT4},
-    {"one", BF16}, {"one", TOKEN}, {"one", MX},
-    {"lib", BF16}, {"lib", BF16_EARLY}, {"lib", MX_MANY},
+    {"two_stage", BF16}, {"two_stage", BF16_EARLY}, {"two_stage", TOKEN}, {"two_stage", TENSOR},
+    {"two_stage", BLOCK},
+    {"two_stage_mx", MX}, {"two_stage_mx", NVFP4}, {"two_stage_int4", INT4},
+    {"one_stage", BF16}, {"one_stage", TOKEN}, {"one_stage", MX},
+    {"onednn", BF16}, {"onednn", BF16_EARLY}, {"onednn", MX_MANY},
     {"move", MX_MANY}, {"move", BF16}, {"move", BF16_EARLY}, {"move", TOKEN}, {"move", TENSOR},
     {"move", BLOCK}, {"move", NVFP4},
     {"asm", TOKEN}, {"asm", BLOCK},
@@ -307,16 +308,16 @@ static const struct {
     const char *appears; /* a step that is then offered */
     const char *next;    /* or the rule that rejects instead */
 } refusals[] = {
-    {"tile", TENSOR,     "s1_q",       "mixed_order", "s1_int8_tensor_silu_m8_n32_k256_t4_p16_q", NULL},
-    {"tile", TENSOR,     "s1_a16",     "mixed_order", "s1_int8_tensor_silu_m8_n32_k256_t4_p32_a16", NULL},
-    {"tile", TOKEN_MANY, "s1_a16",     "tokens",      "s1_fp8fn_token_silu_m8_n32_k256_t4_p32_a16", NULL},
-    {"one",  TENSOR,     "one",        "mixed_order", "one_int8_tensor_silu_n32_c64_t4_p16", NULL},
-    {"one",  BF16_MANY,  "one",        "tokens",      "one_bf16_silu_n32_c64_t4_p16", NULL},
-    {"lib",  BF16,       "dnnl_s2_zw", "external",    NULL, "epilogue"},
-    {"lib",  BF16,       "dnnl_s2_y",  "external",    NULL, "epilogue"},
-    {"lib",  BF16_EARLY, "dnnl_s2_y",  "external",    NULL, "epilogue"},
-    {"lib",  MX_MANY,    "dnnl_s1_codes", "prologue", NULL, NULL},
-    {"lib",  MX_MANY,    "dnnl_s2_codes", "prologue", NULL, NULL},
+    {"two_stage", TENSOR,     "s1_q",      "mixed_order", "s1_int8_tensor_silu_m8_n32_k256_t4_p16_q", NULL},
+    {"two_stage", TENSOR,     "s1_a16",    "mixed_order", "s1_int8_tensor_silu_m8_n32_k256_t4_p32_a16", NULL},
+    {"two_stage", TOKEN_MANY, "s1_a16",    "tokens",      "s1_fp8fn_token_silu_m8_n32_k256_t4_p32_a16", NULL},
+    {"one_stage", TENSOR,     "one_stage", "mixed_order", "one_int8_tensor_silu_n32_c64_t4_p16", NULL},
+    {"one_stage", BF16_MANY,  "one_stage", "tokens",      "one_bf16_silu_n32_c64_t4_p16", NULL},
+    {"onednn",    BF16,       "dnnl_s2_zw", "external",   NULL, "epilogue"},
+    {"onednn",    BF16,       "dnnl_s2_y", "external",    NULL, "epilogue"},
+    {"onednn",    BF16_EARLY, "dnnl_s2_y", "external",    NULL, "epilogue"},
+    {"onednn",    MX_MANY,    "dnnl_s1_codes", "prologue", NULL, NULL},
+    {"onednn",    MX_MANY,    "dnnl_s2_codes", "prologue", NULL, NULL},
 };
 /* clang-format on */
 

@@ -223,17 +223,17 @@ MF_TEST(panel16_is_as_documented)
 static const struct {
     const char *family, *shape, *offered;
 } pins[] = {
-    {"tile", BF16 "gate_up:separated", "row panel16 panel32"},
-    {"tile", BF16 "gate_up:interleaved", "gu1"},
-    {"tile", BF16 "gate_up:tiled", "gu16_panel16 gu32_panel32"},
-    {"tile", BLOCK "gate_up:tiled", ""},
-    {"mx", MXFP4 "gate_up:interleaved", "gu1"},
-    {"wint4", INT4 "gate_up:tiled", "gu16_panel16 gu32_panel32"},
-    {"one", BF16 "gate_up:interleaved", "gu1"},
-    {"one", BF16 "gate_up:tiled", "gu16_panel16 gu32_panel32"},
-    {"one", BF16 "gate_up:separated", "row panel16 panel32"},
-    {"lib", BF16 "gate_up:interleaved", ""},
-    {"lib", BF16 "gate_up:tiled", ""},
+    {"two_stage", BF16 "gate_up:separated", "row panel16 panel32"},
+    {"two_stage", BF16 "gate_up:interleaved", "gu1"},
+    {"two_stage", BF16 "gate_up:tiled", "gu16_panel16 gu32_panel32"},
+    {"two_stage", BLOCK "gate_up:tiled", ""},
+    {"two_stage_mx", MXFP4 "gate_up:interleaved", "gu1"},
+    {"two_stage_int4", INT4 "gate_up:tiled", "gu16_panel16 gu32_panel32"},
+    {"one_stage", BF16 "gate_up:interleaved", "gu1"},
+    {"one_stage", BF16 "gate_up:tiled", "gu16_panel16 gu32_panel32"},
+    {"one_stage", BF16 "gate_up:separated", "row panel16 panel32"},
+    {"onednn", BF16 "gate_up:interleaved", ""},
+    {"onednn", BF16 "gate_up:tiled", ""},
 };
 
 struct offer_checker {
@@ -279,7 +279,7 @@ __attribute__((format(printf, 5, 6))) static int record_rejection(struct mf_offe
 /* Family lib is rejected as a whole on machines without AVX-512. */
 static bool needs_missing_isa(const char *family)
 {
-    return strcmp(family, "lib") == 0 && mf_isa_best() != MF_ISA_AVX512;
+    return strcmp(family, "onednn") == 0 && mf_isa_best() != MF_ISA_AVX512;
 }
 
 /* Every prescribed layout is offered; all other layouts are rejected with a sentence that names both. */

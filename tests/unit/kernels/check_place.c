@@ -84,7 +84,7 @@ static void run_rank(struct mf_device *d, const struct mf_layer_data *layer, con
     struct mf_pipeline *p = NULL;
     int32_t ids[T * K];
     uint16_t y[T * H];
-    ck_assert_int_eq(mf_enumerate(&d->info, &s, "one", &one.offer), 0);
+    ck_assert_int_eq(mf_enumerate(&d->info, &s, "one_stage", &one.offer), 0);
     int r = mf_pipeline_open(d, &s, NULL, one.name, reason, sizeof(reason), &p);
     ck_assert_msg(r == 0, "%s: %s", one.name, reason);
     ck_assert_int_eq(mf_fmoe_remap_ids(&s, map, layer->ids, ids, &why), 0);

@@ -16,6 +16,7 @@
 #include "support/kernels/family_contract.h"
 #include "support/kernels/host_layer.h"
 #include "support/mf_check.h"
+#include "support/mf_draw.h"
 
 /* ---- counting allocations ---- */
 
@@ -89,8 +90,8 @@ static const struct {
     int64_t token;
     int32_t ep_first, ep_experts;
 } replays[] = {
-    {NULL, 65, 0, 0},  {NULL, 33, 4, 16},  {"one", 13, 0, 0},   {"one", 16, 7, 24},
-    {"lib", 65, 0, 0}, {"move", 65, 0, 0}, {"move", 33, 4, 16},
+    {NULL, 65, 0, 0},     {NULL, 33, 4, 16},  {"one_stage", 13, 0, 0}, {"one_stage", 16, 7, 24},
+    {"onednn", 65, 0, 0}, {"move", 65, 0, 0}, {"move", 33, 4, 16},
 };
 #define N_REPLAYS ((int)(MF_ARRAY_LEN(formats) * MF_ARRAY_LEN(replays)))
 
@@ -98,6 +99,8 @@ static const struct {
  */
 MF_TEST(captured_and_replayed, .rows = N_REPLAYS)
 {
+    if (!mf_draw(_i, 4))
+        return;
     const struct contract_format *f = &contract_formats[formats[_i % (int)MF_ARRAY_LEN(formats)]];
     size_t at = (size_t)_i / MF_ARRAY_LEN(formats);
     struct contract_case c = {replays[at].token, 128, 64, 8, 3, MF_ACT_SILU, false};
@@ -107,8 +110,8 @@ MF_TEST(captured_and_replayed, .rows = N_REPLAYS)
     s.ep_first = replays[at].ep_first;
     s.ep_experts = replays[at].ep_experts;
     int n = contract_replay(d, family, &s, allocations);
-    bool none = (strcmp(family, "one") == 0 && f->q_type == MF_QTYPE_PER_TENSOR) ||
-                (strcmp(family, "lib") == 0 && mf_isa_best() != MF_ISA_AVX512);
+    bool none = (strcmp(family, "one_stage") == 0 && f->q_type == MF_QTYPE_PER_TENSOR) ||
+                (strcmp(family, "onednn") == 0 && mf_isa_best() != MF_ISA_AVX512);
     ck_assert_int_eq(n > 0, !none);
     ck_assert_uint_gt(allocations(), 0); /* the counter works */
     (void)mf_device_close(d);
@@ -280,5 +283,6 @@ MF_TEST(sixty_layers_hold_one_arena)
 
 int main(void)
 {
+    mf_draw_start();
     return mf_check_main(&(struct mf_test_group){.timeout_s = 120});
 }

@@ -130,8 +130,8 @@ MF_TEST(indivisible_size_refused)
     const struct mf_shuffle_size z = {24, 64, 1, false};
     char why[160];
     ck_assert(!mf_shuffle_legal(MF_SHUFFLE_W16X16, &z, why, sizeof(why)));
-    ck_assert_str_eq(
-        why, "16x16 requires multiples of 16 rows and 32 columns: 24 rows leave 8, 64 columns leave 0");
+    ck_assert_str_eq(why, "16x16 requires multiples of 16 rows and 32 columns; 24 rows leave a remainder of "
+                          "8, 64 columns a remainder of 0");
 }
 
 MF_TEST(int4_orders)

@@ -254,7 +254,7 @@ static void extreme_tokens_isolated(void)
     contract_pin_core(0);
     for (size_t i = 0; i < MF_ARRAY_LEN(layers) * CONTRACT_N_FORMATS; i++) {
         const struct contract_format *f = &contract_formats[i % CONTRACT_N_FORMATS];
-        const char *const families[] = {f->family, "one", "move", "lib"};
+        const char *const families[] = {f->family, "one_stage", "move", "onednn"};
         struct mf_shape s = contract_shape(&layers[i / CONTRACT_N_FORMATS], f);
         struct mf_device *d = contract_device(i % 3 == 2 ? "c" : NULL);
         const struct contract_run run = {.device = d,
@@ -480,7 +480,7 @@ static const struct {
     {"trap 17: bias added after the weight", "unit/measure/check_planted.c",
      "PLANTED_BIAS_LATE, \"mismatch: \""},
     {"trap 17: the next expert's bias", "unit/measure/check_planted.c", "PLANTED_BIAS_NEXT, \"mismatch: \""},
-    {"trap 18: partial sums over old memory", "unit/kernels/check_family_tile.c", "test_splits"},
+    {"trap 18: partial sums over old memory", "unit/kernels/check_family_two_stage.c", "test_splits"},
     {"trap 19: one row of 4096", "unit/measure/check_planted.c", "one_row_of_4096"},
     {"trap 20: rows beyond 2^32 bytes", "unit/kernels/check_permute.c", "far_rows"},
     {"bug 12, 18-20, 23, trap 23: allocations during capture", "unit/kernels/check_replay.c",

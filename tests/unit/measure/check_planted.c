@@ -6,6 +6,7 @@
 #include "support/kernels/planted_session.h"
 
 #include "support/mf_check.h"
+#include "support/mf_draw.h"
 
 static void start(const struct mf_shape *s, const char *routing)
 {
@@ -26,6 +27,8 @@ static const struct {
 
 MF_TEST(correct_kernels_pass, .rows = MF_ARRAY_LEN(loads) * PLANTED_N_FORMATS)
 {
+    if (!mf_draw(_i, 4))
+        return;
     static const char *const all[] = {"sort", "quant1", "stage1", "stage2", "combine"};
     int format = _i % PLANTED_N_FORMATS;
     struct mf_shape s = planted_shape(format, loads[_i / PLANTED_N_FORMATS].token);
@@ -91,6 +94,8 @@ static const struct {
 
 MF_TEST(fault_is_refused, .rows = MF_ARRAY_LEN(faults) * PLANTED_N_FORMATS)
 {
+    if (!mf_draw(_i, 2))
+        return;
     int format = _i % PLANTED_N_FORMATS, at = _i / PLANTED_N_FORMATS;
     struct mf_shape s = planted_shape(format, 64);
     s.has_b1 = s.has_b2 = faults[at].fault == PLANTED_BIAS_LATE || faults[at].fault == PLANTED_BIAS_NEXT;
@@ -109,6 +114,8 @@ MF_TEST(fault_is_refused, .rows = MF_ARRAY_LEN(faults) * PLANTED_N_FORMATS)
 /* A fault is rejected on every load; which gate reports it first may differ. */
 MF_TEST(fault_is_refused_on_any_load, .rows = MF_ARRAY_LEN(loads) * PLANTED_N_FORMATS)
 {
+    if (!mf_draw(_i, 4))
+        return;
     static const enum planted_fault any[] = {PLANTED_NAN,  PLANTED_DESTROYED, PLANTED_TAIL,   PLANTED_ROWS,
                                              PLANTED_PAST, PLANTED_EXPERT,    PLANTED_SWAPPED};
     int format = _i % PLANTED_N_FORMATS;
@@ -213,6 +220,7 @@ MF_TEST(beyond_bandwidth)
 
 int main(void)
 {
+    mf_draw_start();
     return mf_check_main(
         &(struct mf_test_group){.timeout_s = 120, .setup = planted_setup, .teardown = planted_teardown});
 }

@@ -296,7 +296,7 @@ MF_TEST(dequantised_weight)
     uint16_t *expert3 = (uint16_t *)g.ref.part[0] + 3 * 96 * 64;
     for (size_t k = 0; k < 64; k++)
         expert3[mf_layout_index(mf_layout_find("panel32"), 16, 96, 64, 40, k)] = 0;
-    assert_wrong(&v, "row: row 328 (expert 3, row 40 of it) of w1d has relative error 1,");
+    assert_wrong(&v, "row: row 328 (expert 3, its row 40) of w1d has relative error 1,");
     for (int64_t p = 0; p < 8 * 96; p++)
         source[p] = p / 96 == 3 ? -1 : p;
     v.source = source;

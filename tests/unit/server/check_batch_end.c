@@ -63,7 +63,7 @@ static int64_t submit(int n, int n_skipped)
     struct mf_known_row known[N_SKIPPED];
     struct mf_submission s = {.name = "many",
                               .body_hash = "0",
-                              .options = MF_BATCH_OPTIONS_INIT,
+                              .options = mf_batch_options_default(),
                               .shapes = shapes,
                               .n_shapes = (size_t)n,
                               .known = known,

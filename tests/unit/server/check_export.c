@@ -90,7 +90,7 @@ MF_TEST(test_rows)
         ck_assert_str_eq(row->own[MF_OWN_N], "4");
         if (row->run_1stage) {
             one++;
-            ck_assert_str_eq(row->own[MF_OWN_PIPELINE], "one:one_t16_avx512bf16");
+            ck_assert_str_eq(row->own[MF_OWN_PIPELINE], "one_stage:one_t16_avx512bf16");
             ck_assert(row->us2 == 0);
         } else {
             two++;

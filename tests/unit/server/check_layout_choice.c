@@ -73,12 +73,12 @@ static const struct {
      0,
      {"won the races: 990.0 us in total over 7 token counts",
       "lost the races: 1,000,000.5 us in total, 990.0 us with a",
-      "has a pipeline at 6 token counts, a at 7"}},
+      "has a pipeline at 6 token counts; a has one at 7"}},
     /* No pipeline of a layout passed at one token count */
     {{RACED("a", 1000, 6, 500), RACED("b", 1001, 7, 999)},
      2,
      1,
-     {"has a race time at 6 token counts, against 7 of b",
+     {"has a race time at 6 token counts; 7 have one with b",
       "won the races: 999.0 us in total over 7 token counts"}},
     /* Tied: the name decides, not the forecast or a difference of 0.04 % */
     {{RACED("b", 1000, 7, 1000), RACED("a", 1001, 7, 1000.4)},

@@ -20,7 +20,7 @@ static void add(size_t *n, int32_t block_m, mf_ops covers, double flops, int cou
         *s =
             (struct mf_step_row){.id = (int64_t)*n + 1, .block_m = block_m, .covers = covers, .flops = flops};
         mf_format(s->name, sizeof(s->name), "k%zu", (*n)++);
-        mf_format(s->family, sizeof(s->family), "tile");
+        mf_format(s->family, sizeof(s->family), "two_stage");
     }
 }
 

@@ -14,7 +14,7 @@
 static const struct {
     const char *what;
     struct mf_entrant survivors[SURVIVORS_MAX]; /* {pipeline, us, block_m}; pipeline 0 ends the list */
-    int64_t expected[MF_RIVALS_MAX + 1];        /* after the winner (pipeline 1, block_m 16); 0 ends it */
+    int64_t expected[MF_RIVALS_MAX + 1];        /* besides the winner (pipeline 1, block_m 16); 0: end */
 } rows[] = {
     {"no survivor",                {{0}},                                                          {0}},
     {"another block comes first",  {{2, 10, 16}, {3, 20, 32}},                                     {3, 2}},

@@ -1,5 +1,6 @@
 #include "server/store/schema.h"
 #include "server/store/store_private.h"
+#include "server/store/store_promote.h"
 #include "server/store/store_unit.h"
 #include "server/store/store_worker.h"
 
@@ -453,6 +454,27 @@ MF_TEST(results_are_counted_once)
     row.late = true;
     row.final = false;
     ck_assert_int_eq(mf_store_result_add(store, &row), 1);
+}
+
+/* The known row and the enumeration may be of versions with different names of a family. */
+MF_TEST(known_steps_are_found_by_old_and_current_family, .rows = 2)
+{
+    static const char *const stored[] = {"tile", "two_stage"};
+    struct mf_step step = {.name = "k", .covers = MF_OP_BIT(MF_OP_GEMM1)};
+    char reason[MF_REASON_MAX] = "";
+    int64_t id;
+    make_units(1);
+    mf_format(step.family, sizeof(step.family), "%s", stored[_i]);
+    ck_assert_int_ge(mf_sql_run(store, "UPDATE enumeration SET revision = 'r'", ""), 0);
+    ck_assert_int_eq(mf_store_step_add(store, 1, "r", &step, "{}"), 1);
+    ck_assert_int_ge(mf_store_rejection_add(store, 1, 0, step.family, "gone", "lds", "too large"), 0);
+    for (size_t i = 0; i < MF_ARRAY_LEN(stored); i++) {
+        ck_assert_int_eq(mf_store_step_find(store, 1, stored[i], "k", &id), 1);
+        ck_assert_int_eq(mf_store_step_rejection(store, 1, stored[i], "gone", reason), 1);
+        ck_assert_str_eq(reason, "too large");
+    }
+    ck_assert_int_eq(mf_store_step_find(store, 1, "one_stage", "k", &id), 0);
+    ck_assert_int_eq(mf_store_step_find(store, 1, "move", "k", &id), 0);
 }
 
 static int64_t n_with_samples(void)

@@ -281,7 +281,8 @@ static char y_buffer, operands[7]; /* output of a launch; its inputs, in the ord
 static struct mf_device *launch_on_fake_device(const char *family, const char *row, int64_t token,
                                                const char *step, struct mf_shape *ret_shape)
 {
-    const bool is_pair = strcmp(family, "pair") == 0, zeroes = strstr(step, "_zero") != NULL;
+    const bool is_pair = strcmp(family, "two_stage_single_launch") == 0,
+               zeroes = strstr(step, "_zero") != NULL;
     const struct mf_tensor_ref gives[2] = {{.part = {&y_buffer}}};
     const struct mf_family *f = mf_family_find("hip", family);
     struct mf_kernel *k;
@@ -308,8 +309,8 @@ MF_TEST(l2_partitions_are_passed_to_the_kernel, .group = &runtime_tests)
     struct mf_shape shape;
 
     ck_assert_int_eq(setenv("FAKE_CUDA_L2_PARTITIONS", "1", 1), 0);
-    struct mf_device *d =
-        launch_on_fake_device("tile", "64,7168,256,256,8," FP8, 64, "s2_fp8fn_128_m128_n256_bs_y", &shape);
+    struct mf_device *d = launch_on_fake_device("two_stage", "64,7168,256,256,8," FP8, 64,
+                                                "s2_fp8fn_128_m128_n256_bs_y", &shape);
     if (!d)
         return;
     const struct mf_hip_bulk_args *args = dlsym(RTLD_DEFAULT, "fake_cuda_bulk_args");
@@ -342,8 +343,8 @@ MF_TEST(pair_column_order, .rows = MF_ARRAY_LEN(column_orders), .group = &runtim
 
     ck_assert_int_eq(setenv("FAKE_CUDA_L2_PARTITIONS", "1", 1), 0);
     struct mf_device *d =
-        launch_on_fake_device(pair ? "pair" : "tile", "4096,4096,384,128,8," FP8, column_orders[_i].token,
-                              pair ? pair : column_orders[_i].stage2, &shape);
+        launch_on_fake_device(pair ? "two_stage_single_launch" : "two_stage", "4096,4096,384,128,8," FP8,
+                              column_orders[_i].token, pair ? pair : column_orders[_i].stage2, &shape);
     if (!d)
         return;
     const struct mf_hip_pair_args *both = dlsym(RTLD_DEFAULT, "fake_cuda_pair_args");
@@ -378,8 +379,8 @@ static const struct {
 MF_TEST(pair_operands, .rows = MF_ARRAY_LEN(with_biases), .group = &runtime_tests)
 {
     struct mf_shape shape;
-    struct mf_device *d =
-        launch_on_fake_device("pair", with_biases[_i].shape, 64, with_biases[_i].step, &shape);
+    struct mf_device *d = launch_on_fake_device("two_stage_single_launch", with_biases[_i].shape, 64,
+                                                with_biases[_i].step, &shape);
     if (!d)
         return;
     const struct mf_hip_pair_args *both = dlsym(RTLD_DEFAULT, "fake_cuda_pair_args");
@@ -433,8 +434,8 @@ static const struct {
 MF_TEST(likely_blocks_are_passed_to_stage1, .rows = MF_ARRAY_LEN(likely_cases), .group = &runtime_tests)
 {
     struct mf_shape shape;
-    struct mf_device *d = launch_on_fake_device("tile", "1024,4096,384,128,8," FP8, likely_cases[_i].token,
-                                                likely_cases[_i].step, &shape);
+    struct mf_device *d = launch_on_fake_device("two_stage", "1024,4096,384,128,8," FP8,
+                                                likely_cases[_i].token, likely_cases[_i].step, &shape);
 
     if (!d)
         return;
@@ -465,7 +466,7 @@ static const struct {
 /* The tensor map that a step's launch creates; NULL after a skip. */
 static const struct fake_cuda_tensor *tensor_of(const char *row, const char *step, struct mf_shape *ret_shape)
 {
-    struct mf_device *d = launch_on_fake_device("tile", row, 64, step, ret_shape);
+    struct mf_device *d = launch_on_fake_device("two_stage", row, 64, step, ret_shape);
 
     if (!d)
         return NULL;

@@ -20,7 +20,7 @@ MF_DEVICE void mf_mbarrier_arrive(u64 *b)
     asm volatile("{ .reg .b64 s; mbarrier.arrive.shared::cta.b64 s, [%0]; }\n" ::"r"(mf_shared_address(b))
                  : "memory");
 }
-/* Arrives and announces the bytes that bulk copies will write before the phase ends. */
+/* Arrives, and announces the number of bytes that bulk copies will write before the phase ends. */
 MF_DEVICE void mf_mbarrier_arrive_expect_tx(u64 *b, i32 bytes)
 {
     asm volatile("{ .reg .b64 s; mbarrier.arrive.expect_tx.shared::cta.b64 s, [%0], %1; }\n" ::"r"(
@@ -28,14 +28,14 @@ MF_DEVICE void mf_mbarrier_arrive_expect_tx(u64 *b, i32 bytes)
                  "r"(bytes)
                  : "memory");
 }
-/* Arrives when all cp.async copies of this thread so far have completed. */
+/* Arrives when all earlier cp.async copies of this thread have completed. */
 MF_DEVICE void mf_mbarrier_arrive_cp_async(u64 *b)
 {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];\n" ::"r"(mf_shared_address(b))
                  : "memory");
 }
-/* Waits until the phase of that parity has ended. The phase before the first one has parity 1 and counts as
- * ended. */
+/* Waits until the phase of the given parity has ended. The phase before the first phase has parity 1 and
+ * counts as ended. */
 MF_DEVICE void mf_mbarrier_wait(u64 *b, u32 parity)
 {
     asm volatile("{\n"
@@ -67,8 +67,9 @@ MF_DEVICE void mf_tma_prefetch_5d(const mf_hip_map *map, const mf_tma_coord &at)
                  "r"(at.c0), "r"(at.c1), "r"(at.c2), "r"(at.c3), "r"(at.c4)
                  : "memory");
 }
-/* TMA load of a box into shared memory. Its bytes count on the mbarrier, including zeros for elements
- * outside the tensor. evict_first: no other block reads the box, so L2 evicts it before shared data. */
+/* TMA load of a box into shared memory. The mbarrier counts the bytes of the box, including zeros for
+ * elements outside the tensor. evict_first: no other block reads the box, so L2 evicts it before shared data.
+ */
 MF_DEVICE void mf_tma_load_5d(void *lds, const mf_hip_map *map, u64 *b, const mf_tma_coord &at,
                               bool evict_first)
 {
@@ -94,7 +95,7 @@ MF_DEVICE void mf_tma_load_2d(void *lds, const mf_hip_map *map, u64 *b, i32 c0, 
                  "l"(map), "r"(mf_shared_address(b)), "r"(c0), "r"(c1)
                  : "memory");
 }
-/* Bulk load of contiguous bytes, a multiple of 16. */
+/* Bulk load of contiguous bytes. Their number is a multiple of 16. */
 MF_DEVICE void mf_bulk_load(void *lds, const void *global, i32 bytes, u64 *b)
 {
     asm volatile(
@@ -103,8 +104,8 @@ MF_DEVICE void mf_bulk_load(void *lds, const void *global, i32 bytes, u64 *b)
         "l"(global), "r"(bytes), "r"(mf_shared_address(b))
         : "memory");
 }
-/* Asynchronous bulk store of contiguous bytes, a multiple of 16. Call mf_bulk_wait_read before overwriting
- * the source. */
+/* Asynchronous bulk store of contiguous bytes. Their number is a multiple of 16. Call mf_bulk_wait_read
+ * before overwriting the source. */
 MF_DEVICE void mf_bulk_store(void *global, const void *lds, i32 bytes)
 {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(global),
@@ -139,7 +140,7 @@ MF_DEVICE u64 mf_cycles()
     asm volatile("mov.u64 %0, %%clock64;\n" : "=l"(now)::"memory");
     return now;
 }
-/* The upper 32 bits of a product. */
+/* Returns the upper 32 bits of a product. */
 MF_DEVICE u32 mf_product_high(u32 a, u32 b)
 {
     return __umulhi(a, b);
@@ -151,8 +152,8 @@ MF_DEVICE u32 mf_fetch_increment(u32 *count)
     asm volatile("atom.add.relaxed.gpu.global.u32 %0, [%1], 1;\n" : "=r"(before) : "l"(count) : "memory");
     return before;
 }
-/* Atomic fetch-and-increment, acquire-release: makes visible what earlier callers, and threads they
- * synchronised with, have counted. */
+/* Atomic fetch-and-increment, acquire-release. Makes visible the writes of earlier callers, and the writes of
+ * threads that synchronised with these callers. */
 MF_DEVICE u32 mf_fetch_increment_acq_rel(u32 *count)
 {
     u32 before;
@@ -160,7 +161,7 @@ MF_DEVICE u32 mf_fetch_increment_acq_rel(u32 *count)
     return before;
 }
 
-/* Adds eight bf16 to global memory at a 16-byte address, each rounded. */
+/* Adds eight bf16 to global memory at an address that is a multiple of 16; each sum is rounded. */
 MF_DEVICE void mf_red_add_8(void *global, const mf_16b &v)
 {
     asm volatile("red.relaxed.gpu.global.add.noftz.v4.bf16x2 [%0], {%1, %2, %3, %4};\n" ::"l"(global),
@@ -170,19 +171,20 @@ MF_DEVICE void mf_red_add_8(void *global, const mf_16b &v)
 
 /* ---- global memory written by one block and read by another block's bulk copies ---- */
 
-/* Orders this thread's generic-proxy writes before bulk copies of threads that synchronise with it. */
+/* Orders this thread's generic-proxy writes before bulk copies by threads that synchronise with this thread.
+ */
 MF_DEVICE void mf_fence_proxy_async()
 {
     asm volatile("fence.proxy.async;\n" ::: "memory");
 }
-/* Signals that one more part counted by `count` is in memory. The part may have been written by any thread
- * that has synchronised with this one. */
+/* Signals that one more of the parts that `count` counts is in memory. Any thread that has synchronised with
+ * this thread may have written the part. */
 MF_DEVICE void mf_signal_part(u32 *count)
 {
     mf_fence_proxy_async();
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;\n" ::"l"(count) : "memory");
 }
-/* The same for two counts that both include the part. */
+/* Signals one part for two counts that both include it. */
 MF_DEVICE void mf_signal_part_and_total(u32 *count, u32 *all)
 {
     mf_fence_proxy_async();
@@ -190,7 +192,7 @@ MF_DEVICE void mf_signal_part_and_total(u32 *count, u32 *all)
     asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;\n" ::"l"(count) : "memory");
     asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;\n" ::"l"(all) : "memory");
 }
-/* True if `count` has reached `parts`; acquires what they wrote. */
+/* True if `count` has reached `parts`. The data of these parts are then visible to this thread. */
 MF_DEVICE bool mf_parts_ready(const u32 *count, u32 parts)
 {
     u32 v;
@@ -213,7 +215,7 @@ MF_DEVICE void mf_publish_writes()
 
 /* ---- registers and fragments ---- */
 
-/* Value of lane `from` modulo the warp size. */
+/* Returns the value of lane `from` modulo the warp size. */
 template <typename T> MF_DEVICE T mf_shuffle(T v, i32 from)
 {
     return __shfl_sync(0xffffffffu, v, from);
@@ -233,7 +235,7 @@ template <int N> MF_DEVICE void mf_registers_alloc()
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(N));
 }
-/* Stores four 8x8 matrices of 16-bit elements, in the register layout of mf_load_matrix_4; lane l gives the
+/* Stores four 8x8 matrices of 16-bit elements from the register layout of mf_load_matrix_4. Lane l passes the
  * address of row l % 8 of matrix l / 8. */
 MF_DEVICE void mf_stmatrix_4(void *lds, const u32 (&r)[4])
 {
@@ -242,7 +244,8 @@ MF_DEVICE void mf_stmatrix_4(void *lds, const u32 (&r)[4])
                  "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
                  : "memory");
 }
-/* The same, transposed: the row whose address lane l gives is column l % 8 of matrix l / 8. */
+/* Does the same as mf_stmatrix_4, but transposed: lane l passes the address of column l % 8 of matrix l / 8.
+ */
 MF_DEVICE void mf_stmatrix_trans_4(void *lds, const u32 (&r)[4])
 {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(

@@ -9,16 +9,16 @@
  * rows, as in tile.hip.
  *
  * The kernel is persistent. Blocks claim tiles (with MF_WEIGHT_REUSE: runs of tiles) dynamically, because
- * some SMs have a shorter path to memory than others. Concurrent blocks then work on neighbouring tiles, so
- * weight rows shared by several expert blocks, and tokens shared by several columns, are still in the L2
- * cache. On GPUs whose L2 cache has two partitions, each partition also fetches a copy of lines that its
- * SMs read from the other one, and the link between them is no faster than HBM. Each partition's SMs
- * therefore process experts of their own.
+ * some SMs have a shorter path to memory than others. Concurrent blocks then work on neighbouring tiles.
+ * Weight rows that several expert blocks share, and tokens that several columns share, are therefore still in
+ * the L2 cache. On GPUs whose L2 cache has two partitions, a partition also caches a copy of the lines that
+ * its SMs read from the other partition, and the link between the partitions is no faster than HBM. Therefore
+ * the SMs of each partition process experts of their own.
  *
  *   MF_FORMAT, MF_STAGES  as in tile.hip; the macros of tile_parts.inc.h
  *   MF_ADD       stage 2 adds each row to its token's row of y, which starts as zeros; the order is undefined
  *   MF_SWAP      1: tokens are the M dimension (hopper_tokens_m.inc.h, hopper_short_k.inc.h);
- *                0: weights are (hopper_weights_m.inc.h)
+ *                0: weights are the M dimension (hopper_weights_m.inc.h)
  *   MF_PINGPONG  1: the consumer warpgroups take alternate tiles; 0: they share the rows of each tile
  *   MF_TWO_STAGES  1: one launch runs both stages with a common ring buffer
  *   MF_WEIGHT_REUSE  as in hopper_ring.h
@@ -29,22 +29,23 @@
 #define K_TILE   (K_TILE_BYTES / BYTES)
 #define K_TILES  MF_CEIL(MF_D, K_TILE)
 #define BLOCKS_D MF_CEIL(MF_D, 128)
-/* Widths of the product in units of 8 tokens: all of an expert block, about half, about a quarter. WGMMA
- * must support the width. */
+/* Widths of the product in units of 8 tokens: all of an expert block, about half of it, about a quarter.
+ * WGMMA must support each width. */
 #define QM       (MF_BM / 8)
 #define QM_HALF  (QM == 10 ? 6 : QM == 6 ? 4 : QM / 2)
 #define QM_LEAST (QM == 12 ? 6 : QM == 10 ? 4 : QM == 6 ? 2 : QM / 4)
-/* Each consumer warpgroup writes out rows of its own and shares only the ring buffer with the other one, so
- * that one's epilogue overlaps the other's mainloop. True for ping-pong and for stage 2 when the warpgroups
- * have separate tokens. Tiles of stage 1 are long: a warpgroup that runs ahead would only wait for stages
- * that the other one has not released. */
+/* True if each consumer warpgroup writes out rows of its own and shares only the ring buffer with the other
+ * warpgroup, so that the epilogue of one warpgroup overlaps the mainloop of the other. This is the case for
+ * ping-pong, and for stage 2 when the warpgroups have separate tokens. Tiles of stage 1 are long: a warpgroup
+ * that runs ahead would only wait for pipeline stages that the other warpgroup has not released. */
 #define OWN_EPILOGUE (MF_PINGPONG || (MF_SWAP && MF_BM >= 128 && MF_STAGE == 2))
 
-/* Stage 2 with so few K tiles that the sums need no separate fp32 accumulation. The limit of 4 follows from
- * rescale.h and equals MF_HIP_HOPPER_SHORT of family_hip_hopper.h. */
+/* Stage 2 with so few K tiles that the sums need no separate fp32 accumulation. The limit of 4 K tiles
+ * follows from rescale.h and equals MF_HIP_HOPPER_SHORT of family_hip_hopper.h. */
 #define SHORT_K (MF_SWAP && OWN_EPILOGUE && !MF_PINGPONG && K_TILES <= 4)
-/* With SHORT_K each warp adds its own rows to y through a private shared memory region, WARP_OUT_COLS
- * columns at a time. Warps need no barrier in the epilogue, and the ring buffer gets another stage. */
+/* With SHORT_K each warp adds its own rows to y through a shared memory region of its own, WARP_OUT_COLS
+ * columns at a time. Warps then need no barrier in the epilogue, and the ring buffer has space for another
+ * stage. */
 #undef WARP_EPILOGUE
 #if SHORT_K && defined(MF_ADD)
 #    define WARP_EPILOGUE 1
@@ -53,10 +54,10 @@
 #endif
 #define WARP_OUT_COLS   64 /* columns per pass */
 #define WARP_OUT_STRIDE (WARP_OUT_COLS + 8)
-#define WARP_OUT_BYTES  (16 * WARP_OUT_STRIDE * 2) /* of a warp */
+#define WARP_OUT_BYTES  (16 * WARP_OUT_STRIDE * 2) /* bytes of one warp's region */
 
-/* A warpgroup that has all columns of its tokens quantises them in registers. `out` then holds 8-bit codes,
- * or bf16 for half as many rows. */
+/* A warpgroup that has all columns of its tokens quantises them in registers. `out` then holds 8-bit codes of
+ * all rows, or bf16 of half as many rows. */
 #undef OUT_BYTES
 #if defined(MF_QUANT) && MF_SWAP && (MF_PINGPONG || MF_BM >= 128)
 #    define OUT_BYTES (MF_BM * CODES_STRIDE)
@@ -117,7 +118,7 @@ MF_DEVICE void gather(const mf_hip_tile_args &a, const rows &from, i32 k_tile, u
                              there);
     }
 }
-/* Copies each token's scale of a K tile. */
+/* Copies the scale of each token for a K tile. */
 MF_DEVICE void copy_scales(const mf_hip_tile_args &a, const i64 (&from)[SCALE_PASSES], i32 k_tile, u8 *scales)
 {
     const i32 me = threadIdx.x % WARPGROUP;
@@ -148,7 +149,7 @@ MF_DEVICE void find_scales(const mf_hip_tile_args &a, i32 block, const i32 (&ids
     }
 }
 
-/* The producer has no side work. */
+/* Type of side_work for a producer without side work. */
 struct no_side_work {
     __device__ __forceinline__ void operator()()
     {
@@ -158,7 +159,7 @@ struct no_side_work {
     }
 };
 
-/* The tokens were written by an earlier launch, so the producer need not wait for them. */
+/* Type of `ready` if an earlier launch wrote the tokens, so that the producer need not wait. */
 struct no_wait {
     static const bool has_order = true;
     static __device__ __forceinline__ bool is_pending()
@@ -183,13 +184,13 @@ MF_DEVICE u8 *tokens_of(const ring &r)
 struct tile_load {
     tile_coord at;
     mf_tma_coord next; /* coordinate of the next K tile of weights */
-    /* no other expert block uses these weights: L2 should evict them before tokens, h and y */
+    /* no other expert block uses these weights, so L2 should evict them before tokens, h and y */
     bool evict_first;
-    bool reuses_weights;   /* the weights of the previous tile are reused */
+    bool reuses_weights;   /* the weights of the previous tile are used again */
     i32 ids[SCALE_PASSES]; /* set by load_ids() */
 };
-/* Prepares the loads of a tile and starts its global reads at once. follows: the tile belongs to the same
- * run as the previous one. with_ids: the sorted ids are already written. */
+/* Prepares the loads of a tile and starts its global reads at once. follows: the tile belongs to the same run
+ * as the previous tile. with_ids: the sorted ids are already written. */
 MF_DEVICE void begin_load(const mf_hip_tile_args &a, const mf_hip_weights &w, const tile_coord &at,
                           i32 n_blocks, bool follows, bool with_ids, tile_load &ret)
 {
@@ -207,8 +208,8 @@ MF_DEVICE void begin_load(const mf_hip_tile_args &a, const mf_hip_weights &w, co
     ret.reuses_weights = follows & !is_first;
 }
 
-/* Waits until the pipeline stage is empty and issues the TMA load of the next K tile of weights, unless
- * they are reused. */
+/* Waits until the pipeline stage is empty. Then issues the TMA load of the next K tile of weights, unless
+ * weights are reused. */
 MF_DEVICE void load_weights(const mf_hip_weights &w, const ring &r, i32 k_tile, tile_load &c)
 {
     wait_empty(r);
@@ -219,22 +220,22 @@ MF_DEVICE void load_weights(const mf_hip_weights &w, const ring &r, i32 k_tile, 
                                  ((c.reuses_weights ? 0 : MF_BN) + (GATHERS ? 0 : MF_BM)) * K_TILE_BYTES);
     if (c.reuses_weights)
         return;
-    /* with fewer stages wait_empty() implies this */
+    /* with fewer pipeline stages, wait_empty() has already waited for the release of these weights */
     if (MF_WEIGHT_REUSE && MF_STAGES > K_TILES && r.at >= K_TILES)
         wait_released(r, K_TILES);
     mf_tma_load_5d(weights_of(r, k_tile), &w.map, full, c.next, c.evict_first);
-    /* incremental: the compiler would keep all products k_tile * w.slice_0 in registers */
+    /* incremented, because the compiler would keep all products k_tile * w.slice_0 in registers */
     c.next.c0 += w.slice_0;
     c.next.c3 += w.slice_3;
 }
 
 /* Producer loop: loads all K tiles of this block's tiles.
  *
- * scheduler.request() requests the next run, and scheduler() returns its first tile, or an index beyond the
- * last tile. ready(block) waits until the tokens of an expert block are written; all producer threads that
- * copy call it. The weights of a tile's first K tile are in flight by then. If tokens may be missing
- * (is_pending()), the first tile's weights fill the whole ring first. Ready::has_order: the sorted ids are
- * already written. side_work() runs after each K tile. */
+ * scheduler.request() requests the next run. scheduler() returns the first tile of the run, or an index
+ * beyond the last tile. ready(block) waits until the tokens of an expert block are written; all producer
+ * threads that copy tokens call it. At that time the weights of the tile's first K tile are already in
+ * flight. If tokens may be missing (is_pending()), the weights of the first tile fill the whole ring before
+ * the wait. Ready::has_order: the sorted ids are already written. side_work() runs after each K tile. */
 template <class Scheduler, class Ready, class SideWork>
 MF_DEVICE void produce(const mf_hip_weights &w, const mf_hip_map &x_map, const mf_hip_tile_args &t, ring &r,
                        i32 n_blocks, Scheduler &scheduler, Ready &ready, SideWork &side_work)
@@ -244,7 +245,7 @@ MF_DEVICE void produce(const mf_hip_weights &w, const mf_hip_map &x_map, const m
     rows row;
     i64 scale[SCALE_PASSES];
     tile_load now;
-    i32 i = 0, ahead = MF_STAGES; /* i: tile index, known to thread 0 only */
+    i32 i = 0, ahead = MF_STAGES; /* i: index of the tile; only thread 0 knows it */
     if (!USES_CP_ASYNC && me > 0)
         return;
     if (me == 0) {
@@ -299,12 +300,14 @@ MF_DEVICE void produce(const mf_hip_weights &w, const mf_hip_map &x_map, const m
 /* What a consumer knows about a tile before the mainloop. */
 struct tile_info {
     i32 block, col, expert;
-    /* ids of the first token beyond QM_HALF and QM_LEAST groups of 8; loaded early, tested late */
+    /* Sorted ids at token QM_HALF * 8 and at token QM_LEAST * 8 of the block. They are loaded early and
+     * tested late. */
     i32 half, least;
     i32 id; /* first_id() or warp_row_id() */
 };
 
-/* Whether the block's tokens fit into QM_HALF or QM_LEAST. Padding is at the end of a block. */
+/* True if the block's tokens fit into QM_HALF groups of 8; is_fewest() is true if they fit into QM_LEAST
+ * groups. Padding is at the end of a block. */
 MF_DEVICE bool is_few(const mf_hip_tile_args &a, const tile_info &p)
 {
     return mf_id_token(p.half) >= a.token;
@@ -324,7 +327,8 @@ MF_DEVICE void skip_k_tiles(ring &r)
     }
 }
 
-/* A lane holds the weight scales of one K tile of 32. True when the next 32 have to be loaded. */
+/* Of each 32 K tiles, a lane holds the weight scales of one K tile. True if the scales of the next 32 K tiles
+ * must be loaded. */
 MF_DEVICE bool scales_exhausted(i32 k_tile)
 {
     return K_TILES > MF_WAVE && k_tile > 0 && k_tile % MF_WAVE == 0;
@@ -354,7 +358,7 @@ MF_DEVICE tile_info tile_info_of(const mf_hip_tile_args &a, const tile_coord &t,
     return p;
 }
 
-/* A consumer warpgroup's part of a tile, and the named barrier it shares with the threads that write the
+/* A consumer warpgroup's part of a tile, and the named barrier that it shares with the threads that write the
  * same rows. */
 struct tile_part {
     i32 part_index, barrier_id;
@@ -363,12 +367,12 @@ struct tile_part {
     u16 *out;
 };
 
-/* tile: this block's running tile count. A tile with few tokens occupies only one of two warpgroups that
- * split the tokens. The parts alternate from tile to tile, so that one warpgroup's epilogue overlaps the
- * other's mainloop. */
+/* `tile` is this block's running tile count. If the two warpgroups split the tokens, a tile with few tokens
+ * occupies only one of them. The parts alternate from tile to tile, so that the epilogue of one warpgroup
+ * overlaps the mainloop of the other. */
 MF_DEVICE tile_part tile_part_of(i32 group, u32 tile, u8 *outs)
 {
-    const i32 each = MF_BM / CONSUMERS; /* rows */
+    const i32 each = MF_BM / CONSUMERS; /* rows per consumer warpgroup */
     tile_part ret;
     ret.waits = false;
     ret.part_index = MF_PINGPONG ? 0 : OWN_EPILOGUE ? group ^ (i32)(tile & 1) : group;
@@ -378,13 +382,13 @@ MF_DEVICE tile_part tile_part_of(i32 group, u32 tile, u8 *outs)
     ret.rows.rows = OWN_EPILOGUE && !MF_PINGPONG ? each : MF_BM;
     ret.rows.first = OWN_EPILOGUE && !MF_PINGPONG ? ret.part_index * each : 0;
     ret.out = (u16 *)(outs + (MF_PINGPONG ? group * OUT_BYTES : 0));
-    /* always the same rows of out, whichever part of the tile they hold */
+    /* a warpgroup always uses the same rows of `out`, for either part of the tile */
     if (OWN_EPILOGUE && !MF_PINGPONG && !WARP_EPILOGUE)
         ret.out += (group - ret.part_index) * each * OUT_STRIDE;
     return ret;
 }
 
-/* Mainloop and first half of the epilogue: leaves the tile's product in `out`. Returns whether another tile
+/* Mainloop and first half of the epilogue. Leaves the tile's product in `out`. Returns true if another tile
  * follows. */
 template <int N, class Done>
 MF_DEVICE bool compute_tile(const mf_hip_tile_args &a, ring &r, const tile_info &p, const tile_part &mine,
@@ -392,8 +396,8 @@ MF_DEVICE bool compute_tile(const mf_hip_tile_args &a, ring &r, const tile_info 
 {
     const i32 group = mf_warp_uniform(threadIdx.x / WARPGROUP);
     product d;
-    /* A warpgroup must not run ahead to its K tiles: an mbarrier distinguishes only the current phase and
-     * the previous one. */
+    /* A warpgroup waits for the other warpgroup's mainloop before it waits for its own K tiles, because an
+     * mbarrier distinguishes only the current phase and the previous one. */
     if (MF_PINGPONG && mine.waits)
         mf_named_barrier_sync(CONSUMERS + 1 + group, CONSUMERS * WARPGROUP);
     multiply_tile<N>(a, r, p, mine.part_index, d);
@@ -414,8 +418,8 @@ MF_DEVICE bool compute_tile(const mf_hip_tile_args &a, ring &r, const tile_info 
     return more;
 }
 
-/* Second half of the epilogue: writes the tile's rows from `out` to global memory, unless the first half
- * has added them to y. */
+/* Second half of the epilogue. Writes the tile's rows from `out` to global memory, unless the first half has
+ * already added them to y. */
 MF_DEVICE void store_tile(const mf_hip_tile_args &a, const tile_info &p, const tile_part &mine)
 {
 #if WARP_EPILOGUE
@@ -431,7 +435,7 @@ MF_DEVICE void store_tile(const mf_hip_tile_args &a, const tile_info &p, const t
 #endif
 }
 
-/* No other block waits for these tiles. */
+/* Type of `done` if no other block waits for the tiles. */
 struct no_completion_signal {
     static const bool counts_late = false;
     __device__ __forceinline__ void wait_out() const
@@ -447,8 +451,8 @@ struct no_completion_signal {
 };
 
 /* Consumer loop. done(block, mine) runs after a tile's rows are stored or in flight, in all threads that
- * store them. done.wait_out() waits in these threads until `out` may be overwritten. done.count(me) runs
- * when all of them have waited; with Done::counts_late also after the last tile. */
+ * store rows. done.wait_out() waits in these threads until `out` may be overwritten. done.count(me) runs when
+ * all these threads have waited; with Done::counts_late it also runs after the last tile. */
 template <class Done> MF_DEVICE void consume_tiles(const mf_hip_tile_args &a, ring &r, u8 *outs, Done done)
 {
     const i32 group = mf_warp_uniform(threadIdx.x / WARPGROUP);

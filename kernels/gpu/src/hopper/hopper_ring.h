@@ -1,11 +1,11 @@
-/* Ring buffer of pipeline stages in shared memory, and the tile queue, between producer and consumer warps
- * of the Hopper mainloop (hopper_core.inc.h).
+/* Ring buffer of pipeline stages in shared memory, and the tile queue, between producer and consumer warps of
+ * the Hopper mainloop (hopper_core.inc.h).
  *
  *   MF_WEIGHT_REUSE  0, or the number of consecutive expert blocks for which the weights of all K tiles stay
- *                    in shared memory, outside the ring. Blocks of the same expert share them. For stage 2
- *                    with a small inter_dim and several blocks per expert.
+ *                    in shared memory, outside the ring. Blocks of the same expert share these weights. It
+ *                    is meant for stage 2 with a small inter_dim and several blocks per expert.
  *
- *   shared memory: with MF_WEIGHT_REUSE { weights [BN][128] } per K tile, and none in the ring |
+ *   shared memory: with MF_WEIGHT_REUSE { weights [BN][128] } per K tile, and no weights in the ring |
  *                  ring[MF_STAGES] of { weights [BN][128], tokens [BM][128], scales float[BM] } |
  *                  out bf16 [BM][COLS + 8] or codes [BM][COLS + 16], per warpgroup with MF_PINGPONG, or rows
  *                  of each warp with WARP_EPILOGUE |
@@ -21,19 +21,19 @@
 #endif
 #define WARPGROUP      128
 #define CONSUMERS      2
-#define CONSUMER_WARPS (MF_PINGPONG ? 4 : 4 * CONSUMERS) /* warps that release a stage */
-#ifndef STAGE_BYTES /* of a pipeline stage; mx_hopper.hip defines its own */
+#define CONSUMER_WARPS (MF_PINGPONG ? 4 : 4 * CONSUMERS) /* number of warps that release a pipeline stage */
+#ifndef STAGE_BYTES /* bytes of a pipeline stage; mx_hopper.hip defines its own */
 #    define K_TILE_BYTES 128
 #    define SCALES       (BY_BLOCK ? MF_BM * 4 : 0)
 #    define WEIGHT_BYTES (MF_BN * K_TILE_BYTES)
 #    define STAGE_BYTES \
         (MF_CEIL((MF_WEIGHT_REUSE ? 0 : WEIGHT_BYTES) + MF_BM * K_TILE_BYTES + SCALES, 1024) * 1024)
 #endif
-/* More than the tiles in flight: those whose K tiles fill the ring, the next published one and the one in
- * the epilogue. */
+/* More than the number of tiles in flight: the tiles whose K tiles fill the ring, the next published tile and
+ * the tile in the epilogue. */
 #define TILE_QUEUE 16
 
-/* A tile: an expert block and its first column; block -1 ends a stage. */
+/* A tile: an expert block and its first column. Block -1 marks the end of a stage of the GEMM. */
 struct tile_coord {
     i32 block, col;
 };
@@ -41,10 +41,11 @@ struct ring {
     u8 *resident, *stages;
     u64 *full, *empty, *tile_full;
     tile_coord *tiles;
-    u32 at;      /* K tiles passed by this thread: stage = at % MF_STAGES, phase = at / MF_STAGES & 1 */
-    u32 n_tiles; /* tiles passed, plus one for each end marker */
+    /* number of K tiles that this thread has passed: stage = at % MF_STAGES, phase = at / MF_STAGES & 1 */
+    u32 at;
+    u32 n_tiles; /* number of tiles that this thread has passed, plus one for each end marker */
 };
-/* resident: bytes of reused weights; outs: bytes of all `out` regions. */
+/* `resident` is the number of bytes of reused weights, `outs` the number of bytes of all `out` regions. */
 MF_DEVICE ring ring_at(u8 *lds, i32 outs, i32 resident = 0)
 {
     ring r;
@@ -57,8 +58,8 @@ MF_DEVICE ring ring_at(u8 *lds, i32 outs, i32 resident = 0)
     r.at = r.n_tiles = 0;
     return r;
 }
-/* Initialises the mbarriers; called by all threads, ends with __syncthreads(). arrivals: per full barrier,
- * beyond the TMA load's. */
+/* Initialises the mbarriers. All threads call it; it ends with __syncthreads(). `arrivals` is the number of
+ * arrivals at each full barrier, not counting that of the TMA load. */
 MF_DEVICE void init_ring(const ring &r, i32 arrivals)
 {
     if (threadIdx.x == 0) {
@@ -85,12 +86,12 @@ MF_DEVICE void wait_empty(const ring &r)
 {
     mf_mbarrier_wait(r.empty + r.at % MF_STAGES, (r.at / MF_STAGES & 1) ^ 1);
 }
-/* Waits until the K tile loaded `ago` steps ago is released; `ago` is at most MF_STAGES. */
+/* Waits until the K tile of `ago` steps ago is released. `ago` is at most MF_STAGES. */
 MF_DEVICE void wait_released(const ring &r, u32 ago)
 {
     mf_mbarrier_wait(r.empty + (r.at - ago) % MF_STAGES, (r.at - ago) / MF_STAGES & 1);
 }
-/* This warp no longer reads the K tile `ago` steps back. */
+/* Signals that this warp no longer reads the K tile of `ago` steps ago. */
 MF_DEVICE void release_stage(const ring &r, u32 ago)
 {
     mf_wave_sync();

@@ -1,6 +1,6 @@
 /* Mainloop product of hopper_core.inc.h with tokens as the M dimension, for few K tiles: stage 2 of a small
- * inter_dim, whose warpgroups split a tile by tokens. The sums stay in the WGMMA accumulators. Between two
- * K tiles they are rescaled by (scale / next scale), so no second set of registers is needed, and one WGMMA
+ * inter_dim, if the warpgroups split a tile by tokens. The sums stay in the WGMMA accumulators. Between two K
+ * tiles they are rescaled by (scale / next scale), so no second set of registers is needed, and one WGMMA
  * covers all columns of the tile. The tensor core drops low bits when it accumulates, so longer products
  * would lose accuracy. */
 #define MF_DIVIDE __fdividef
@@ -10,33 +10,34 @@
 #    error "MF_SWAP is for scales of 1x128"
 #endif
 
-#undef TOKENS /* of the other stage's hopper_tokens_m.inc.h */
+#undef TOKENS /* defined by hopper_tokens_m.inc.h for the other stage */
 #undef QX
 #undef QW
 #undef N8
 #undef TRIMS
-#define TOKENS (MF_BM / CONSUMERS) /* of a warpgroup */
+#define TOKENS (MF_BM / CONSUMERS) /* tokens of a warpgroup */
 #define QX     (TOKENS / 64)
 #define N8     (MF_BN / 8)
-#define QW     MF_CEIL(MF_BN, 128) /* 128-column blocks, which share a weight scale */
+#define QW     MF_CEIL(MF_BN, 128) /* number of 128-column blocks, each of which has one weight scale */
 #define TRIMS  0
 
-/* Scale factors of a lane's sums: for its tokens in the upper and in the lower eight of each sixteen. */
+/* Scale factors of a lane's sums. Of each sixteen tokens, a lane has one among the first eight and one among
+ * the last eight. */
 struct factors {
     float of[QX][2][QW];
 };
 struct product {
     float of[QX][N8][4];
-    factors scale, largest; /* scale: of the sums now; largest: of all scales so far */
+    factors scale, largest; /* scale: current scale of the sums; largest: the largest scale so far */
     float weight[QX][2];    /* routing weights */
 };
 
-/* All tokens of the warpgroup are padding. */
+/* True if all tokens of the warpgroup are padding. */
 MF_DEVICE bool is_idle(const mf_hip_tile_args &a, const tile_info &p, i32 part_index)
 {
     return part_index > 0 && is_few(a, p);
 }
-/* The lane's first token within the block. */
+/* Returns the lane's first token within the block. */
 MF_DEVICE i32 first_token(i32 part_index)
 {
     return part_index * TOKENS + threadIdx.x % WARPGROUP / MF_WAVE * 16 + threadIdx.x % MF_WAVE / 4;
@@ -56,14 +57,14 @@ MF_DEVICE void load_scales(const mf_hip_tile_args &a, const tile_info &p, weight
             ret.of[k_tile][q] = s[k_tile];
     }
 }
-/* Factors of a K tile; tokens: scales of the lane's tokens. */
+/* Computes the factors of a K tile. `tokens` has the scales of the lane's tokens. */
 MF_DEVICE void make_factors(const float *tokens, const float (&weights)[QW], factors &ret)
 {
     MF_UNROLL
     for (int i = 0; i < QX * 2 * QW; i++)
         ret.of[i / 2 / QW][i / QW % 2][i % QW] = tokens[i / 2 / QW * 64 + i / QW % 2 * 8] * weights[i % QW];
 }
-/* Rescales the sums from d.scale to next; mf_rescale_factor may raise `next`. */
+/* Rescales the sums from d.scale to `next`. mf_rescale_factor may raise `next`. */
 MF_DEVICE void rescale_sums(factors &next, product &d)
 {
     MF_UNROLL
@@ -87,7 +88,8 @@ MF_DEVICE void fence_sums(product &d)
         mf_wgmma_fence_operand(d.of[i / 4 / N8][i / 4 % N8][i % 4]);
 }
 
-/* N: as in the other products, unused: with few tokens the second warpgroup is idle instead. */
+/* N exists only because the other products have it: if there are few tokens, the second warpgroup is idle
+ * instead. */
 template <int N>
 MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const tile_info &p, i32 part_index,
                              product &d)
@@ -130,7 +132,7 @@ MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const tile_info
     }
 }
 
-/* Two columns of one token as bf16; col: the lane's first column. */
+/* Returns two columns of one token as bf16. `col` is the lane's first column. */
 MF_DEVICE u32 output_pair(const mf_hip_tile_args &a, const tile_info &p, i32 col, float scale, float weight,
                           const float *sum)
 {
@@ -144,7 +146,7 @@ MF_DEVICE u32 output_pair(const mf_hip_tile_args &a, const tile_info &p, i32 col
 #endif
 }
 /* Stores sixteen tokens' sums of Eights * 8 columns as bf16 at `to`, whose rows are Stride elements apart.
- * eight: first group of 8 columns of the tile. */
+ * `eight` is the index of the first group of 8 columns within the tile. */
 template <int Eights, int Stride>
 MF_DEVICE void store_columns(const mf_hip_tile_args &a, const tile_info &p, const product &d, int q,
                              int eight, u16 *to)
@@ -165,15 +167,16 @@ MF_DEVICE void store_columns(const mf_hip_tile_args &a, const tile_info &p, cons
 }
 
 #if WARP_EPILOGUE
-/* Sorted id of the lane's token among the warp's sixteen of each 64; a.token if the warp has fewer. */
+/* Of each 64 tokens, a warp has sixteen. Returns the sorted id of the lane's token among them, or a.token if
+ * the warp has fewer tokens. */
 MF_DEVICE i32 warp_row_id(const mf_hip_tile_args &a, i32 block, const writers &w)
 {
     const i32 lane = w.me % MF_WAVE, row = lane / 16 * 64 + w.me / MF_WAVE * 16 + lane % 16;
     return lane / 16 < QX ? a.sorted_ids[(i64)block * MF_BM + w.first + row] : a.token;
 }
-#    define WARP_OUT_LANES (WARP_OUT_COLS / 8) /* lanes that add one row, 16 bytes each */
+#    define WARP_OUT_LANES (WARP_OUT_COLS / 8) /* number of lanes that add one row, 16 bytes each */
 
-/* Adds each row of the warp's sums to its token's row of y. out: the regions of all warps. */
+/* Adds each row of the warp's sums to its token's row of y. `out` has the regions of all warps. */
 template <int N>
 MF_DEVICE void store_tile(const mf_hip_tile_args &a, const tile_info &p, i32 part_index, product &d, u16 *out)
 {
@@ -198,7 +201,7 @@ MF_DEVICE void store_tile(const mf_hip_tile_args &a, const tile_info &p, i32 par
     }
 }
 #else
-/* Stores the warpgroup's sums as bf16 into out[token][column]; a warp has sixteen tokens of each 64. */
+/* Stores the warpgroup's sums as bf16 into out[token][column]. Of each 64 tokens, a warp has sixteen. */
 template <int N>
 MF_DEVICE void store_tile(const mf_hip_tile_args &a, const tile_info &p, i32 part_index, product &d, u16 *out)
 {

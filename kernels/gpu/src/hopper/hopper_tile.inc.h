@@ -1,6 +1,6 @@
 /* Tile selection and row stores shared by the Hopper mainloops (hopper_core.inc.h, mx_hopper.hip). */
 
-/* Consecutive expert blocks that are processed with the same columns. */
+/* Number of consecutive expert blocks that are processed with the same columns. */
 #define RUN MF_MAX(MF_WEIGHT_REUSE, 1)
 
 #include "hopper_tile_order.inc.h"
@@ -9,7 +9,7 @@ MF_DEVICE struct order order_of(const mf_hip_tile_args &a, i32 n_blocks)
 {
     return order{n_blocks, a.columns, a.near};
 }
-/* Coordinate of tile i; block is -1 beyond the last tile. */
+/* Returns the coordinate of tile i. The block is -1 beyond the last tile. */
 MF_DEVICE tile_coord tile_coord_of(const mf_hip_tile_args &a, i32 n_blocks, i32 i)
 {
     tile_coord s = {-1, 0};
@@ -17,18 +17,18 @@ MF_DEVICE tile_coord tile_coord_of(const mf_hip_tile_args &a, i32 n_blocks, i32 
     return s;
 }
 
-/* A set of threads that store some of a tile's rows, as seen by one of them. */
+/* A set of threads that store some of a tile's rows. `me` is the index of this thread in the set. */
 struct writers {
     i32 me, threads;
     i32 first, rows;
 };
-/* Rows per warp. A warp's lanes issue bulk copies one after the other, so rows are distributed evenly over
- * warps. */
+/* Returns the rows per warp. A warp's lanes issue bulk copies one after the other, so rows are distributed
+ * evenly over the warps. */
 MF_DEVICE i32 rows_of_wave(const writers &w)
 {
     return MF_CEIL(w.rows, w.threads / MF_WAVE);
 }
-/* The warp's i-th row, which lane i % MF_WAVE stores; -1 if there is none. */
+/* Returns the warp's i-th row, which lane i % MF_WAVE stores, or -1 if there is none. */
 MF_DEVICE i32 nth_row(const writers &w, i32 i)
 {
     const i32 row = w.me / MF_WAVE * rows_of_wave(w) + i;
@@ -42,20 +42,21 @@ MF_DEVICE i32 rounds_of(const writers &w)
 {
     return MF_CEIL(rows_of_wave(w), MF_WAVE);
 }
-/* Sorted id of that row; a.token (no valid token) if there is none. */
+/* Returns the sorted id of the row that this thread stores in that round, or a.token (no valid token) if
+ * there is none. */
 MF_DEVICE i32 id_of_round(const mf_hip_tile_args &a, i32 block, const writers &w, i32 round)
 {
     const i32 row = row_of_round(w, round);
     return row >= 0 ? a.sorted_ids[(i64)block * MF_BM + row] : a.token;
 }
-/* Load this before the rows are ready, to hide its latency. */
+/* Returns the id for round 0. Call this before the rows are ready, to hide the latency of the load. */
 MF_DEVICE i32 first_id(const mf_hip_tile_args &a, i32 block, const writers &w)
 {
     return id_of_round(a, block, w, 0);
 }
 
-/* Calls store(row, at, id) for each of this thread's rows that is not padding. at: index in sorted order.
- * first: first_id(). */
+/* Calls store(row, at, id) for each of this thread's rows that is not padding. `at` is the row's index in
+ * sorted order. `first` is the result of first_id(). */
 template <class Store>
 MF_DEVICE void store_each(const mf_hip_tile_args &a, i32 block, const writers &w, i32 first,
                           const Store &store)
@@ -81,10 +82,10 @@ MF_DEVICE void store_codes(const mf_hip_tile_args &a, i32 block, i32 col, const 
 #endif
 
 #ifdef MF_ADD
-#    define ROW_LANES MF_MIN(COLS / 8, MF_WAVE) /* lanes that add one row, 16 bytes each per step */
+#    define ROW_LANES MF_MIN(COLS / 8, MF_WAVE) /* number of lanes that add one row, 16 bytes each per step */
 static_assert(MF_WAVE % ROW_LANES == 0, "a wave's lanes add whole rows");
 
-/* Adds each row of `out` to its token's row of y. Uses vector reductions by the lanes: bulk reductions
+/* Adds each row of `out` to its token's row of y. The lanes use vector reductions, because bulk reductions
  * would compete with the TMA loads. */
 MF_DEVICE void store(const mf_hip_tile_args &a, i32 block, i32 col, const u16 *out, const writers &w,
                      i32 first)

@@ -1,16 +1,16 @@
 /* Dynamic tile scheduler for GPUs whose L2 cache may have two partitions (hopper_tile_order.inc.h), and
  * prefetch of the likely first tile. Include after hopper_core.inc.h, in the same namespace. */
 
-/* Claims the next free run of tiles: of this SM's L2 partition, and of the other partition when none are
- * left. The consumers count a tile after the following one is claimed; the second claim waits until the
- * counts are zeroed. */
+/* Claims the next free run of tiles: of this SM's L2 partition or, when that has none left, of the other
+ * partition. The consumers count a tile only after the block has claimed its next tile. Therefore the block's
+ * second claim waits until the counts are zeroed. */
 struct tile_scheduler {
     struct order order;
     i32 half;
-    u32 *claims; /* claims per L2 partition */
-    u32 *zeroed; /* 1 once the tile counts are zeroed; NULL: no counts */
+    u32 *claims; /* number of claims per L2 partition */
+    u32 *zeroed; /* becomes 1 once the tile counts are zeroed; NULL: there are no counts */
     i32 n_claims;
-    u32 count; /* claimed run; the atomic has until the end of the tile to return */
+    u32 count; /* the claimed run; the result of the atomic is not needed before the end of the tile */
     __device__ __forceinline__ void request()
     {
         count = mf_fetch_increment(claims + half);
@@ -30,7 +30,8 @@ MF_DEVICE i32 l2_half_of(const mf_hip_bulk_args &a, i32 sm)
 {
     return (i32)(a.far[sm / 32] >> sm % 32 & 1);
 }
-/* The first tile this SM claims if all SMs of its partition claim in SM order. */
+/* Returns the first tile that this SM claims if all SMs of its partition claim tiles in the order of SM
+ * numbers. */
 MF_DEVICE tile_coord likely_tile(const mf_hip_bulk_args &a, i32 n_blocks)
 {
     const i32 sm = mf_sm_id(), half = l2_half_of(a, sm);
@@ -52,9 +53,9 @@ MF_DEVICE void prefetch_weights(const mf_hip_bulk_args &a, i32 col, i32 expert, 
 }
 
 #if MF_STAGE == 1
-#    define LIKELY_K_TILES 4 /* of 32 KB: 17 MB over 132 SMs, about 6 us of HBM bandwidth on an H100 */
+#    define LIKELY_K_TILES 4 /* K tiles of 32 KB: 17 MB for 132 SMs, about 6 us of HBM bandwidth on an H100 */
 /* Prefetches the first weights of this SM's likely first tile while the sort still runs and HBM is idle.
- * Estimates the expert as if all experts had equally many rows; a neighbour SM may get the tile instead.
+ * Estimates the tile's expert as if all experts had equally many rows. Another SM may get the tile instead.
  * Called by one thread. */
 MF_DEVICE void prefetch_likely(const mf_hip_bulk_args &a)
 {

@@ -1,16 +1,17 @@
 /* Mainloop product of hopper_core.inc.h with tokens as the M dimension and weights as N, for 1x128 block
- * scales and many tokens. (Stage 2 with few K tiles: hopper_short_k.inc.h.) A lane has two tokens of each
- * sixteen, so it scales a K tile's sums by two or four factors. With weights as M it needs two factors for
- * every eight tokens. A lane has gate and up of a column, eight columns of the tile apart. */
+ * scales and many tokens. hopper_short_k.inc.h replaces it in stage 2 with few K tiles. Of each sixteen
+ * tokens a lane has two, so it scales a K tile's sums by two factors, or by four with gate and up. With
+ * weights as M it would need two factors for every eight tokens. A lane has gate and up of a column, eight
+ * columns of the tile apart. */
 #if !BY_BLOCK
 #    error "MF_SWAP is for scales of 1x128"
 #endif
 
-/* How consumer warpgroups split a tile: by tokens (M), or by weights (N) where there are only 64 tokens. In
- * stage 1 a tile with at most 64 valid tokens is also split by weights. In stage 2 one warpgroup then skips
- * the tile and goes on. */
+/* How consumer warpgroups split a tile: by tokens (M), or by weights (N) if a tile has only 64 tokens. In
+ * stage 1 a tile with at most 64 valid tokens is also split by weights. In stage 2 one warpgroup skips such a
+ * tile and continues with the next one. */
 #define BY_TOKENS (!MF_PINGPONG && MF_BM >= 128)
-#define TOKENS    (BY_TOKENS ? MF_BM / CONSUMERS : MF_BM)                /* of a warpgroup */
+#define TOKENS    (BY_TOKENS ? MF_BM / CONSUMERS : MF_BM)                /* tokens of a warpgroup */
 #define ROWS      (MF_PINGPONG || BY_TOKENS ? MF_BN : MF_BN / CONSUMERS) /* weight rows of a warpgroup */
 #define WIDTH     MF_MIN(ROWS, 128)                                      /* N of one WGMMA */
 #define QX        (TOKENS / 64)
@@ -18,8 +19,8 @@
 #define Q         (QX * QW)
 #define N8        (WIDTH / 8)
 #define TRIMS     (BY_TOKENS && !OWN_EPILOGUE ? 1 : 0)
-/* Unscaled products of a K tile in registers: two where they fit, so that one is scaled while the next is
- * computed. */
+/* Number of unscaled products of a K tile in registers. It is two if there are enough registers, so that one
+ * product is scaled while the next one is computed. */
 #define PARTS ((Q + 2) * N8 <= 48 && Q > 1 ? 2 : 1)
 
 typedef float sums[N8][4];
@@ -41,7 +42,7 @@ template <int N> MF_DEVICE i32 first_row(i32 part_index)
     return warpgroup_shape<N>::by_tokens ? 0 : part_index * warpgroup_shape<N>::rows;
 }
 
-/* All tokens of the warpgroup are padding. */
+/* True if all tokens of the warpgroup are padding. */
 MF_DEVICE bool is_idle(const mf_hip_tile_args &a, const tile_info &p, i32 part_index)
 {
     return BY_TOKENS && !TRIMS && part_index > 0 && is_few(a, p);
@@ -53,7 +54,7 @@ template <int W8> MF_DEVICE void fence_sums(sums &d)
     for (int i = 0; i < W8 * 4; i++)
         mf_wgmma_fence_operand(d[i / 4][i % 4]);
 }
-/* Multiplies 64 tokens of a K tile by W8 * 8 of its weight rows. */
+/* Multiplies 64 tokens of a K tile by W8 * 8 of the K tile's weight rows. */
 template <int W8> MF_DEVICE void multiply(const u8 *k_tile, i32 token, i32 row, sums &d)
 {
     const u64 x = mf_wgmma_descriptor(k_tile + (MF_BN + token) * K_TILE_BYTES),
@@ -63,7 +64,7 @@ template <int W8> MF_DEVICE void multiply(const u8 *k_tile, i32 token, i32 row, 
         mf_wgmma<W8>::fp8(d, x + 2 * s, w + 2 * s, s > 0);
 }
 
-/* Scales of the weight rows of one WGMMA: low of gate (or of all rows), high of up. */
+/* Scales of the weight rows of one WGMMA: `low` is for gate (or for all rows), `high` for up. */
 struct weight_scales {
     float low[QW], high[QW];
 };
@@ -100,7 +101,8 @@ MF_DEVICE void load_token_scales(const float *scales, float (&first)[QX], float 
         second[q] = scales[q * 64 + 8];
     }
 }
-/* first, second: scales of the lane's two tokens. */
+/* Adds a product times its scales to the sums. `first` and `second` are the scales of the lane's two tokens.
+ */
 template <int W8>
 MF_DEVICE void add_scaled(float first, float second, float low, float high, const sums &part, sums &d)
 {
@@ -122,7 +124,8 @@ MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const tile_info
     typedef warpgroup_shape<N> warpgroup_shape;
     const i32 token = first_token<N>(part_index), row = first_row<N>(part_index);
     const i32 lane = threadIdx.x % MF_WAVE, mine = token + threadIdx.x % WARPGROUP / MF_WAVE * 16 + lane / 4;
-    weight_scales of_lane, now; /* of_lane: the lane's K tile of 32; now: broadcast scales of this K tile */
+    /* of_lane: scales of the one K tile of each 32 that this lane loads; now: scales of the current K tile */
+    weight_scales of_lane, now;
     sums part[PARTS];
     if (is_idle(a, p, part_index)) {
         skip_k_tiles(r);
@@ -139,7 +142,8 @@ MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const tile_info
         float first[QX], second[QX];
         if (scales_exhausted(k_tile))
             load_scales<warpgroup_shape>(a, p, row, k_tile + lane, of_lane);
-        /* before the wait: the compiler would otherwise delay it until after */
+        /* before the wait, because the compiler would otherwise place it after the loads that follow the wait
+         */
         broadcast_scales<warpgroup_shape>(of_lane, k_tile, now);
         wait_full(r);
         if (GATHERS) {
@@ -148,7 +152,8 @@ MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const tile_info
         }
         MF_UNROLL
         for (int q = 0; q < warpgroup_shape::q + PARTS - 1; q++) {
-            const int made = q - (PARTS - 1); /* lags one product behind the one being started */
+            /* index of the finished product, PARTS - 1 behind the product that is being started */
+            const int made = q - (PARTS - 1);
             if (q < warpgroup_shape::q) {
                 fence_sums<warpgroup_shape::n8>(part[q % PARTS]);
                 mf_wgmma_fence();
@@ -157,7 +162,7 @@ MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const tile_info
                                               part[q % PARTS]);
                 mf_wgmma_commit();
             }
-            if (!GATHERS && q == 0) /* overlaps the WGMMA; stage 1 lacks the registers for this */
+            if (!GATHERS && q == 0) /* overlaps the WGMMA; stage 1 has too few registers for this */
                 load_token_scales(scales, first, second);
             if (made < 0)
                 continue;
@@ -177,8 +182,8 @@ MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const tile_info
     }
 }
 
-/* Two output columns of one token as bf16: the lane's of the eight from column `col` of the tile on. `up`
- * is read only if there is up. */
+/* Returns two output columns of one token as bf16: the lane's two of the eight columns that begin at column
+ * `col` of the tile. `up` is read only if the layer has up. */
 MF_DEVICE u32 output_pair(const mf_hip_tile_args &a, const tile_info &p, i32 col, float weight,
                           const float *gate, const float *up)
 {
@@ -203,20 +208,20 @@ MF_DEVICE bool quantises_in_registers(const mf_hip_tile_args &a, const tile_info
 {
     return warpgroup_shape<QM>::whole && !(TRIMS > 0 && is_few(a, p));
 }
-/* Rows of a tile that all threads quantise from `out`: those of a tile with few tokens, which the
- * warpgroups split by weights. */
+/* Rows of a tile that all threads quantise from `out`. If a warpgroup has all columns of its tokens, only
+ * tiles with few tokens are quantised this way, because the warpgroups split these tiles by weights. */
 #    define BF16_ROWS (warpgroup_shape<QM>::whole ? QM_HALF * 8 : MF_BM)
 static_assert(BF16_ROWS * OUT_STRIDE * 2 <= OUT_BYTES &&
                   (!warpgroup_shape<QM>::whole || MF_BM * CODES_STRIDE <= OUT_BYTES),
               "out holds what tiles leave");
-/* Quantises the 128 columns from tile column g on of two of the lane's tokens, eight apart. Four lanes
- * share these columns, two of every eight each. `of`: sums of the 64 tokens. Both tokens go through each
- * step together, so that their latencies overlap. */
+/* Quantises the 128 columns that begin at tile column g, for two of the lane's tokens that are eight apart.
+ * Four lanes share these columns; each lane has two of every eight. `of` has the sums of the 64 tokens. Both
+ * tokens go through each step together, so that their latencies overlap. */
 template <class Shape>
 MF_DEVICE void quantise_sum_groups(const mf_hip_tile_args &a, const tile_info &p, i32 token, int g,
                                    const sums *of, u8 *codes)
 {
-    const int eights = Shape::n8 / MF_HALVES; /* groups of 8 output columns per product */
+    const int eights = Shape::n8 / MF_HALVES; /* number of groups of 8 output columns per product */
     const i64 at = (i64)p.block * MF_BM + token;
     u32 two[2][16], largest[2] = {0, 0};
     mf_divisor by[2];
@@ -263,7 +268,7 @@ MF_DEVICE void quantise_sums(const mf_hip_tile_args &a, const tile_info &p, i32 
 }
 #endif
 
-/* Stores the warpgroup's sums as bf16 into out[token][column]; a warp has sixteen tokens of each 64. */
+/* Stores the warpgroup's sums as bf16 into out[token][column]. Of each 64 tokens, a warp has sixteen. */
 template <int N>
 MF_DEVICE void store_tile(const mf_hip_tile_args &a, const tile_info &p, i32 part_index, product &d, u16 *out)
 {

@@ -1,6 +1,6 @@
-/* Both stages of the Hopper mainloop (hopper_core.inc.h) for kernels that run them in one launch: namespace
- * up is stage 1, namespace down is stage 2, which adds its rows to y. They share a ring buffer, and stage 2
- * reads h from global memory.
+/* Both stages of the Hopper mainloop (hopper_core.inc.h) for kernels that run them in one launch. Namespace
+ * `up` is stage 1. Namespace `down` is stage 2, which adds its rows to y. They share a ring buffer, and stage
+ * 2 reads h from global memory.
  *
  *   MF_H, MF_I, MF_K, MF_HALVES1, MF_WEIGHT1, MF_BIAS1, MF_BIAS2  as in one.hip
  *   MF_FORMAT (bf16, or 1x128 block scales), MF_STAGES, MF_BM, MF_BN, MF_PINGPONG, MF_SWAP  as in
@@ -54,5 +54,5 @@ namespace down
 #include "hopper_tile_scheduler.inc.h"
 } // namespace down
 
-/* Bytes of the `out` regions, of the stage that needs more. */
+/* Bytes of the `out` regions, for the stage that needs more of them. */
 #define OUT_REGION_BYTES ((MF_PINGPONG ? CONSUMERS : 1) * MF_MAX((i32)up::out_bytes, (i32)down::out_bytes))

@@ -1,6 +1,6 @@
-/* Consumer product of mx_hopper.hip with 4-bit weights. Each lane dequantises its weights to bf16 in
- * registers and passes them to WGMMA as the register operand (included by hopper_weights_m.inc.h;
- * hopper_w4_producer.h describes the layout). While the instructions of one round execute, the lane
+/* Consumer product of mx_hopper.hip with 4-bit weights (included by hopper_weights_m.inc.h). Each lane
+ * dequantises its weights to bf16 in registers and passes them to WGMMA as the register operand.
+ * hopper_w4_producer.h describes the layout. While the instructions of one round execute, the lane
  * dequantises the weights of the next round. INT4 weights with group scales are rounded to bf16 after
  * scaling. */
 #pragma once
@@ -20,7 +20,8 @@ MF_DEVICE void load_raw(const u8 *k_tile, i32 row, raw &ret)
     }
 }
 
-/* Scale factors of the two rows, by halves of the quarter; each is duplicated in both halves of the word. */
+/* Scale factors of the two rows, one for each half of the quarter. Both halves of a word contain the same
+ * factor. */
 typedef u32 factors[2][2];
 MF_DEVICE void load_factors(const tile_info &p, const u8 *scales, i32 row, factors &ret)
 {
@@ -50,12 +51,12 @@ MF_DEVICE void decode(u32 eight, u32 factor, u32 (&ret)[4])
 #endif
 }
 
-/* Weights of four WGMMAs: one value of j for two 64-row blocks where a warpgroup has two, otherwise two
- * values of j for one block. Consecutive WGMMAs then use different accumulators; one that uses the same
- * accumulators as its predecessor would wait for it. */
+/* Weights of four WGMMAs. If a warpgroup has two 64-row blocks, these are one value of j for both blocks,
+ * otherwise two values of j for one block. Consecutive WGMMAs then use different accumulators. A WGMMA that
+ * uses the same accumulators as its predecessor would wait for the predecessor. */
 #define ROW_BLOCKS (Q > 1 ? 2 : 1)
 #define K_STEPS    (2 / ROW_BLOCKS)
-#define ROUNDS     (4 / K_STEPS) /* rounds per set of rows */
+#define ROUNDS     (4 / K_STEPS) /* number of rounds per set of rows */
 typedef u32 four[2][2][4];       /* index: step or row block; h */
 typedef raw raws[ROW_BLOCKS];
 typedef factors all_factors[ROW_BLOCKS];
@@ -103,7 +104,7 @@ MF_DEVICE void multiply_tile(const mf_hip_tile_args &, ring &r, const tile_info 
 {
     const i32 lane = threadIdx.x % MF_WAVE;
     const i32 first = part_index * WN + threadIdx.x % WARPGROUP / MF_WAVE * 16 + lane / 4;
-    four w[2]; /* double buffer: being multiplied, being dequantised */
+    four w[2]; /* double buffer: one is multiplied while the other is dequantised */
     raws of;
     all_factors f;
     wait_full(r);

@@ -1,21 +1,25 @@
 /* Producer warpgroup of mx_hopper.hip: 4-bit weights as stored, tokens as bf16.
  *
- * A K tile is 128 elements: rows of 64 bytes of weights by TMA loads in their global layout, scales by
- * 4-byte cp.async, and tokens, which each thread loads, converts to bf16, reorders and stores in the layout
- * that WGMMA reads. The K order within a K tile is free as long as weights and tokens agree. Column 2i + 8c
- * and the next one of WGMMA step 2j + h hold what lane t has of its quarter (32t along K): elements 8j + 2h
- * + c and the one four after it, which is the order of narrow.h. Sixteen bytes of tokens, in rows of 128
- * bytes whose chunks lie at chunk ^ (row % 8), hence have one word of each quarter: chunk 4j + 2h + c. */
+ * A K tile is 128 elements. It consists of rows of 64 bytes of weights, which TMA loads copy in their global
+ * layout, of scales, which are copied by 4-byte cp.async, and of tokens. Each thread loads tokens, converts
+ * them to bf16, reorders them and stores them in the layout that WGMMA reads.
+ *
+ * The K order within a K tile is free as long as weights and tokens agree. Lane t of four has quarter t of
+ * the K tile, which begins at element 32t. Columns 2t + 8c and 2t + 8c + 1 of WGMMA step 2j + h hold elements
+ * 8j + 2h + c and 8j + 2h + c + 4 of that quarter, which is the order of narrow.h. A token has two rows of
+ * 128 bytes in shared memory, and chunk i of a row is stored at i ^ (row % 8). Hence the sixteen bytes of the
+ * token's chunk 4j + 2h + c contain one word of each quarter. */
 #pragma once
 
-#define LOADS MF_CEIL(MF_BM, 32) /* per thread and K tile, four chunks each: 32 tokens by four values of j */
-/* Scale bytes of a token's row, and of a quarter of a K tile. */
+/* loads per thread and K tile, four chunks each; one pass covers 32 tokens by four values of j */
+#define LOADS MF_CEIL(MF_BM, 32)
+/* Scale bytes of a token's row, and scale bytes of a quarter of a K tile. */
 #define X_SCALES  (X_QUARTER * (MF_D / QUARTER))
 #define X_QUARTER (MF_X == BF16 || MF_X_GROUP == 0 ? 0 : QUARTER / MF_MAX(MF_X_GROUP, 1))
 #define S_WORDS   (MF_BN * SCALES_WORDS)
 #define S_LOADS   MF_CEIL(S_WORDS, WARPGROUP)
 
-/* Lanes that store together have four neighbouring tokens and two neighbouring positions along K, which
+/* Lanes that store at the same time have four adjacent tokens and two adjacent positions along K, which
  * avoids bank conflicts. */
 MF_DEVICE i32 my_token(int p)
 {
@@ -42,10 +46,10 @@ MF_DEVICE void find_rows(const mf_hip_tile_args &a, i32 block, rows &ret)
     }
 }
 
-/* Token data in flight: eight elements of each quarter and the quarter's scales. */
+/* Token data in flight: eight elements of each quarter, and the scales of the quarters. */
 struct tokens {
     u32 eight[LOADS][4][X_BITS / 4], scale[LOADS][4];
-    u32 there; /* bit mask of loads that are not padding */
+    u32 there; /* bit mask of the loads that are not padding */
 };
 MF_DEVICE void load_tokens(const mf_hip_tile_args &a, const rows &from, i32 k_tile, tokens &ret)
 {
@@ -122,7 +126,8 @@ MF_DEVICE void store_tokens(const tokens &x, u8 *to)
     }
 }
 
-/* weight_row(): row of the expert's weights that is row r of a tile. has_row(): whether it exists. */
+/* weight_row() returns the row of the expert's weights that is row r of a tile. has_row() tells whether that
+ * row exists. */
 MF_DEVICE i32 weight_row(i32 col, i32 r)
 {
     return MF_HALVES == 2 ? row_of(col + (r >> 4) * 8 + (r & 7), r & 8) : col + r;
@@ -137,7 +142,7 @@ MF_DEVICE i64 scale_at(i32 expert, i32 row)
 }
 
 /* Offsets of the scale words that a thread copies for the first K tile, in words from the start of all
- * scales; ~0 for none. */
+ * scales; ~0 if there is no word. */
 struct scale_words {
     u32 at[S_LOADS + 1];
 };

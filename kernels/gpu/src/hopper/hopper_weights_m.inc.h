@@ -1,9 +1,10 @@
-/* Mainloop product of hopper_core.inc.h with weights as the M dimension and tokens as N: few tokens need
- * only a narrow instruction. Of 64 weight rows, a lane's accumulators hold gate and up of the same column. */
+/* Mainloop product of hopper_core.inc.h with weights as the M dimension and tokens as N, so that few tokens
+ * need only a narrow instruction. Of 64 weight rows, a lane's accumulators hold gate and up of the same
+ * column. */
 #define WN (MF_PINGPONG ? MF_BN : MF_BN / CONSUMERS) /* weight rows of a warpgroup */
 #define Q  (WN / 64)
-/* Number of narrower widths that are compiled. With block scales there is only one width: more make the
- * compiler run out of registers and serialise the WGMMAs. */
+/* Number of narrower widths that are compiled in addition to the full width. With block scales there is none,
+ * because with more widths the compiler runs out of registers and serialises the WGMMAs. */
 #define TRIMS (BY_BLOCK ? 0 : 2)
 
 typedef float sums[QM][4];
@@ -16,8 +17,8 @@ template <int N8> MF_DEVICE void fence_sums(sums &d)
         mf_wgmma_fence_operand(d[i / 4][i % 4]);
 }
 #ifndef MF_W
-/* Multiplies 64 weight rows of a K tile by its first N8 * 8 tokens. adds: accumulate into d instead of
- * overwriting it. */
+/* Multiplies 64 weight rows of a K tile by the K tile's first N8 * 8 tokens. adds: accumulate into d instead
+ * of overwriting it. */
 template <int N8> MF_DEVICE void multiply(const u8 *k_tile, i32 row, sums &d, bool adds)
 {
     const u64 w = mf_wgmma_descriptor(k_tile + row * K_TILE_BYTES),
@@ -36,24 +37,25 @@ template <int N8> MF_DEVICE void multiply(const u8 *k_tile, i32 row, sums &d, bo
 #    include "hopper_w4_mma.h"
 #elif BY_BLOCK
 
-/* Unscaled products of 64 weight rows in registers: two where they fit, so that one is scaled while the
- * next is computed. */
+/* Number of unscaled products of 64 weight rows in registers. It is two if there are enough registers, so
+ * that one product is scaled while the next one is computed. */
 #    define PARTS            ((Q + 2) * QM <= 48 && Q > 1 ? 2 : 1)
-/* K tiles per unrolled loop iteration. Within an iteration, a K tile's last product is scaled while the
- * next tile's first is computed. ptxas lets no WGMMA run across the end of an iteration. */
+/* K tiles per unrolled loop iteration. Within an iteration, the last product of a K tile is scaled while the
+ * first product of the next K tile is computed. ptxas lets no WGMMA run across the end of an iteration. */
 #    define UNROLLED_K_TILES MF_MIN(PARTS == 2 ? 4 : 1, K_TILES)
-/* 128-row weight blocks, one scale each, that cover a warpgroup's rows of gate, and as many of up. */
+/* Number of 128-row weight blocks, with one scale each, that cover a warpgroup's gate rows. As many blocks
+ * cover its up rows. */
 #    define W_BLOCKS         MF_CEIL(WN / MF_HALVES, 128)
-/* Scale factors of a lane's two tokens of each eight, for gate and for up. Cached for a K tile where
- * registers allow. */
+/* Number of scale factors that a lane needs for each eight tokens, of which it has two: two for gate and two
+ * for up. They are kept for a whole K tile if there are enough registers. */
 #    define FACTORS          (2 * MF_HALVES)
 #    define CACHES_FACTORS   (PARTS == 2 && W_BLOCKS == 1 && (Q + 2) * QM * 4 + FACTORS * QM <= 208)
 
-/* Scales per weight block: low of gate (or of all rows), high of up. */
+/* Scales of the weight blocks: `low` is for gate (or for all rows), `high` for up. */
 struct weight_scales {
     float low[W_BLOCKS], high[W_BLOCKS];
 };
-/* from: scale of the first K tile of the warpgroup's first block. */
+/* `from` points to the scale of the first K tile of the warpgroup's first block. */
 MF_DEVICE void load_scales(const float *from, i32 k_tile, weight_scales &ret)
 {
     MF_UNROLL
@@ -63,7 +65,7 @@ MF_DEVICE void load_scales(const float *from, i32 k_tile, weight_scales &ret)
         ret.high[b] = MF_HALVES == 2 ? s[(i64)(MF_N / 128) * BLOCKS_D] : ret.low[b];
     }
 }
-/* Reloads the lane's scales, one K tile per lane, after every 32 K tiles. */
+/* Loads the lane's scales again after every 32 K tiles. Each lane has the scales of one K tile. */
 MF_DEVICE void refresh_scales(const float *from, i32 k_tile, weight_scales &of_lane)
 {
     static_assert(K_TILES <= MF_WAVE || MF_WAVE % UNROLLED_K_TILES == 0,
@@ -80,7 +82,7 @@ MF_DEVICE void broadcast_scales(const weight_scales &of_lane, i32 k_tile, weight
         ret.high[b] = mf_shuffle(of_lane.high[b], k_tile);
     }
 }
-/* tokens: scales of eight tokens. */
+/* `tokens` has the scales of eight tokens. */
 MF_DEVICE void make_factors(const float *tokens, float low, float high, float (&ret)[FACTORS])
 {
     const float2 s = *(const float2 *)(tokens + (threadIdx.x & 3) * 2);
@@ -99,18 +101,20 @@ MF_DEVICE void add_scaled(const float (&f)[FACTORS], const float (&part)[4], flo
     d[3] += part[3] * f[FACTORS - 1];
 }
 
-/* Multiplies a number of K tiles, starting at `k_tile`. of_lane: scales of the lane's K tile of 32. */
+/* Multiplies `Tiles` K tiles, starting at `k_tile`. of_lane: scales of the one K tile of each 32 that this
+ * lane has loaded. */
 template <int N8, int Tiles>
 MF_DEVICE void multiply_k_tiles(ring &r, i32 first_row, const weight_scales &of_lane, i32 k_tile, product &d)
 {
     sums part[PARTS];
-    weight_scales next, now; /* of the K tile being multiplied, and of the one being scaled */
+    weight_scales next, now; /* scales of the K tile that is multiplied, and of the K tile that is scaled */
     float cached[CACHES_FACTORS ? N8 : 1][FACTORS];
     const float *tokens = nullptr;
     MF_UNROLL
     for (int i = 0; i < Tiles * Q + PARTS - 1; i++) {
         const bool begins = i < Tiles * Q;
-        const int made = i - (PARTS - 1), q = made % Q; /* lags one product behind the one being started */
+        /* finished product, PARTS - 1 behind the started one */
+        const int made = i - (PARTS - 1), q = made % Q;
         if (begins) {
             if (i > 0 && i % Q == 0)
                 r.at++;
@@ -212,8 +216,8 @@ MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const tile_info
 
 #endif
 
-/* Output columns of a lane's accumulators of the 16 weight rows from `row` on: of the first two, and of the
- * last two, which belong to up if there is one. */
+/* Output columns of a lane's accumulators for the 16 weight rows that begin at `row`. low_column() is for the
+ * first two accumulators. high_column() is for the last two, which belong to up if the layer has up. */
 MF_DEVICE i32 low_column(i32 col, i32 row)
 {
     return col + row / MF_HALVES + (i32)(threadIdx.x % MF_WAVE >> 2);

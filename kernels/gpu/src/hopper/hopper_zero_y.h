@@ -1,6 +1,6 @@
 /* Zeroes y in the producer warpgroup while the tensor cores are busy and HBM has spare bandwidth.
  *
- *   ZEROS bytes of zeros lie in shared memory and are written before init_ring() */
+ * The kernel must write ZEROS bytes of zeros to shared memory before init_ring(). */
 #pragma once
 
 #define ZEROS       4096 /* bytes per bulk store; equals MF_HIP_HOPPER_ZEROS of family_hip_hopper.h */
@@ -15,19 +15,19 @@ MF_DEVICE i32 chunks_of_y(const mf_hip_bulk_args &a, i32 cols)
 {
     return (i32)MF_CEIL((i64)a.tile.token * cols * 2, (i64)ZEROS);
 }
-/* Number of batches that zero y; 0 if y is already zero. */
+/* Returns the number of batches that zero y, or 0 if y is already zero. */
 MF_DEVICE u32 zero_batches_of_y(const mf_hip_bulk_args &a, i32 cols)
 {
     return a.y ? (u32)MF_CEIL(chunks_of_y(a, cols), ZERO_CHUNKS) : 0;
 }
 
-/* Zeroes y in batches that producers claim dynamically, so that no block waits for one that has not
+/* Zeroes y in batches that producers claim dynamically, so that no block waits for a block that has not
  * started. Runs in one thread with few registers. Counts::claim() claims the next batch. Counts::done()
  * reports that a batch is in memory. */
 template <int Cols, class Counts> struct y_zeroing {
     const mf_hip_bulk_args &a;
     const u8 *zeros;
-    i32 at, left; /* at: next chunk, -1 when there are no more; left: chunks left in the batch */
+    i32 at, left; /* at: next chunk, or -1 if there are no more; left: number of chunks left in the batch */
     u32 next;     /* claimed batch */
 
     explicit __device__ __forceinline__ y_zeroing(const mf_hip_bulk_args &args, const u8 *at_zeros)
@@ -49,7 +49,7 @@ template <int Cols, class Counts> struct y_zeroing {
                 mf_bulk_commit();
             return;
         }
-        if (at > 0) { /* the batch's last bytes were issued one K tile ago */
+        if (at > 0) { /* the last bytes of the batch were issued one K tile ago */
             mf_bulk_wait();
             Counts::done();
         }

@@ -1,16 +1,16 @@
 /* The whole MoE layer in one launch with the Hopper mainloop (hopper_core.inc.h), for enough tokens to use
  * WGMMA.
  *
- * The grid is cooperative, one block per SM. Each block zeroes its part of y, quantises its part of x, and
- * sorts all ids, so that it knows the expert of each expert block; it writes only its part of the order to
+ * The grid is cooperative, one block per SM. Each block zeroes its part of y and quantises its part of x. It
+ * sorts all ids, so that it knows the expert of each expert block, but writes only its part of the order to
  * memory. Its producer warps then issue weight loads, and load tokens of stage 1 after a grid barrier. Each
  * finished tile of h increments a count of its expert block, and stage 2 loads rows of h once the block's
- * count is complete. HBM thus streams weights from the sort to the end of the kernel, and only the first
- * and last tiles expose latency.
+ * count is complete. HBM thus streams weights from the sort to the end of the kernel, and only the first and
+ * last tiles expose latency.
  *
  *   MF_E, MF_FIRST (local_experts.h); the macros of hopper_two_stages.h
  *
- *   shared memory: as in hopper_ring.h, with the larger `out` of both stages, then num_valid i32[2] and
+ *   shared memory: as in hopper_ring.h, with the larger `out` of the two stages, then num_valid i32[2] and
  *        experts i32[rows / MF_BM]; the sort uses the same memory first */
 #define MF_WGMMA 1
 #include "dialect.h"
@@ -21,8 +21,8 @@
 
 __device__ u32 mf_meeting[2];
 
-/* Tile scheduler. A block's first tile of a stage has the block's index, so that it is known before the
- * grid barrier. L2 partitions are ignored: with few tokens nearly all data is read by one SM only. */
+/* Tile scheduler. A block's first tile of a stage has the block's index, so that it is known before the grid
+ * barrier. The scheduler ignores L2 partitions, because with few tokens only one SM reads nearly all data. */
 struct tile_scheduler {
     u32 *claims;
     bool first;
@@ -81,10 +81,10 @@ struct count_tile : up::no_completion_signal {
     }
 };
 
-#define HELD 4 /* 16-byte pieces of x in flight per thread */
+#define HELD 4 /* number of 16-byte pieces of x in flight per thread */
 
 /* Prologue of the consumer threads: zeroes y and the counts, and quantises x, eight elements at a time.
- * begin() issues the first loads; they are used after the sort has issued its loads of ids. */
+ * begin() issues the first loads of x. Their data are used after the sort has issued its loads of ids. */
 struct prologue {
     const mf_hip_layer_args &a;
     i32 me, threads;
@@ -162,7 +162,7 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS, 1)
     sort.weights = a.weights;
     sort.sorted_ids = a.sorted_ids;
     sort.sorted_weights = a.sorted_weights;
-    sort.num_valid = (i32 *)(r.tiles + TILE_QUEUE); /* private to each block, like the experts */
+    sort.num_valid = (i32 *)(r.tiles + TILE_QUEUE); /* each block has its own num_valid and experts */
     sort.experts = sort.num_valid + 2;
     sort.counts = nullptr;
     sort.token = a.token;
@@ -175,7 +175,7 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS, 1)
     sort_ids(sort, (i32 *)lds, block_part{(i32)blockIdx.x, (i32)gridDim.x, RANK_ALL}, mine);
     set_order(t1, sort);
     set_order(t2, sort);
-    mf_publish_writes(); /* before the weight loads, which would delay these writes */
+    mf_publish_writes(); /* before the weight loads, because these would delay the writes */
     init_ring(r, WARPGROUP);
     const i32 n_blocks = sort.num_valid[0] / MF_BM;
     if (threadIdx.x >= WARPGROUP * CONSUMERS) {
@@ -186,7 +186,7 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS, 1)
         wait_h wait_h = {a.done};
         up::produce(a.w1, a.w1.map, t1, r, n_blocks, of_up, wait_prepared, up_aside);
         if ((i32)blockIdx.x >= n_blocks * up::tiles_of_block)
-            /* no tile of stage 1 has waited yet, and other blocks zero the counts of stage 2 */
+            /* no tile of stage 1 has waited yet; stage 2 must, because other blocks zero its counts */
             wait_prepared(0);
         down::produce(a.w2, a.h_map, t2, r, n_blocks, of_down, wait_h, down_aside);
         mf_copy_commit();
@@ -197,7 +197,8 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS, 1)
             mf_grid_count(mf_meeting);
         wait_prepared(0);
         up::consume_tiles(t1, r, outs, count_tile(a.done));
-        if (down::own_epilogue) /* the other warpgroup's rows may still occupy this one's region of `out` */
+        /* the other warpgroup's rows may still occupy this warpgroup's region of `out` */
+        if (down::own_epilogue)
             mf_named_barrier_sync(2 * CONSUMERS + 1, CONSUMERS * WARPGROUP);
         down::consume_tiles(t2, r, outs, down::no_completion_signal());
     }

@@ -1,10 +1,10 @@
 /* One stage of the grouped GEMM with 4-bit weights on Hopper. Weights are dequantised in registers and feed
- * WGMMA as the register operand (hopper_w4_mma.h). Tokens arrive as bf16 or are converted on the way into
- * shared memory (hopper_w4_producer.h).
+ * WGMMA as the register operand (hopper_w4_mma.h). Tokens arrive as bf16, or are converted to bf16 on the way
+ * into shared memory (hopper_w4_producer.h).
  *
- * A producer warpgroup fills the ring buffer by TMA loads, two consumer warpgroups multiply. They
+ * A producer warpgroup fills the ring buffer by TMA loads, and two consumer warpgroups multiply. They
  * synchronise only through mbarriers and named barriers in shared memory. Concurrent blocks work on
- * neighbouring tiles, so weight rows shared by expert blocks, and tokens shared by columns, are still in
+ * neighbouring tiles, so weight rows that expert blocks share, and tokens that columns share, are still in
  * L2. Tiles are assigned statically; tile_hopper.hip assigns them dynamically (hopper_core.inc.h).
  *
  *   MF_W, MF_X  formats of weights and tokens (narrow.h), MF_STAGES, and the macros of tile_parts.inc.h
@@ -19,7 +19,7 @@
 #ifndef MF_BLOCKS
 #    define MF_BLOCKS 1
 #endif
-#define BYTES     2 /* of a token element */
+#define BYTES     2 /* bytes of a token element */
 #define BY_BLOCK  0
 #define BY_TENSOR 0
 #include "tile_parts.inc.h"
@@ -33,8 +33,8 @@
 #define K_TILE   (X_ROW_BYTES / BYTES)
 #define K_TILES  MF_CEIL(MF_D, K_TILE)
 #define BLOCKS_D MF_CEIL(MF_D, 128)
-/* Widths of the product in units of 8 tokens: the smallest that holds all valid tokens of a block and that
- * WGMMA supports. */
+/* Widths of the product in units of 8 tokens. A tile uses the smallest width that holds all valid tokens of
+ * its block and that WGMMA supports. */
 #define QM            (MF_BM / 8)
 #define QM_HALF       (QM / 2)
 #define FOR_WIDTHS(X) X(6) X(4) X(2) X(1)
@@ -43,11 +43,12 @@
 #define OUT_BYTES     (MF_BM * OUT_STRIDE * 2)
 #define GATHERS       (MF_STAGE == 1)
 #define USES_CP_ASYNC (GATHERS || BY_BLOCK) /* all four producer warps issue copies */
-/* Arrivals at a full barrier: TMA load, cp.async copies, ordinary stores. */
+/* Arrivals at a full barrier: one for the TMA load, and two per producer thread, for its cp.async copies and
+ * for its ordinary stores. */
 #define ARRIVALS (1 + 2 * WARPGROUP)
 #define PASSES   MF_CEIL(MF_BM, WARPGROUP / 8)
-/* Registers per producer thread, which holds row offsets and tokens in flight, and per consumer thread; an
- * SM has 64 Ki registers. */
+/* Registers per producer thread, which holds row offsets and tokens in flight, and registers per consumer
+ * thread. An SM has 64 Ki registers. */
 #if MF_BLOCKS == 2
 #    define PRODUCER_REGS 64
 #    define CONSUMER_REGS 88
@@ -65,7 +66,7 @@
 /* What a consumer knows about a tile before the mainloop. */
 struct tile_info {
     i32 block, col, expert;
-    i32 width; /* smallest width that holds the block's tokens; padding is at the end */
+    i32 width; /* smallest width that holds the block's tokens; padding is at the end of a block */
 };
 
 #include "hopper_weights_m.inc.h"
@@ -128,7 +129,8 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP *(CONSUMERS + 1), MF_BLOC
     mf_mx_hopper(const __grid_constant__ mf_hip_bulk_args a)
 {
     extern __shared__ __align__(1024) u8 lds[];
-    const ring r = ring_at(lds, OUT_BYTES); /* no tile queue: tiles are assigned statically */
+    /* only the ring is used, not the tile queue, because tiles are assigned statically */
+    const ring r = ring_at(lds, OUT_BYTES);
     if (MF_STAGE == 1)
         mf_begin();
     const i32 n_blocks = a.tile.num_valid[0] / MF_BM;

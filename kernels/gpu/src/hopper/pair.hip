@@ -1,16 +1,16 @@
-/* Both stages of the grouped GEMM in one launch with the Hopper mainloop (hopper_core.inc.h), after a sort;
- * y is zeroed before or by this kernel.
+/* Both stages of the grouped GEMM in one launch with the Hopper mainloop (hopper_core.inc.h), after a sort.
+ * An earlier launch or this kernel zeroes y.
  *
- * One block per SM. Each finished tile of h increments a count of its expert block, and stage 2 starts on
- * complete blocks while others are still computed. K tiles of both stages go through one ring buffer, so a
- * block that has finished its last tile of stage 1 already loads weights of stage 2, and HBM stays busy at
- * the transition. The grid need not be co-resident: computing stage 1 and zeroing y never wait for another
- * block's tiles.
+ * The grid has one block per SM. Each finished tile of h increments a count of its expert block, and stage 2
+ * starts on complete blocks while other blocks are still computed. K tiles of both stages go through one ring
+ * buffer, so a block that has finished its last tile of stage 1 already loads weights of stage 2, and HBM
+ * stays busy at the transition. The grid need not be co-resident, because computing stage 1 and zeroing y
+ * never wait for another block's tiles.
  *
  *   MF_ZERO   this kernel zeroes y (hopper_zero_y.h); the macros of hopper_two_stages.h
  *
- *   shared memory: as in hopper_ring.h, with the larger `out` of both stages and, with MF_ZERO, zeros after
- *                  `out`; then h_complete u32 of wait_h */
+ *   shared memory: as in hopper_ring.h, with the larger `out` of the two stages and, with MF_ZERO, zeros
+ *                  after `out`; then h_complete u32 of wait_h */
 #define MF_WGMMA 1
 #include "dialect.h"
 #include "hopper_two_stages.h"
@@ -22,16 +22,16 @@
 
 #define COUNTS_BARRIER (2 * CONSUMERS + 3) /* named barrier of a block's warps that use the counts */
 
-/* All 0 between launches. */
+/* All members are 0 between launches. */
 __device__ struct {
-    u32 up[2], down[2];  /* claims of runs per L2 partition */
-    u32 begun, ended;    /* blocks that have started; blocks that have finished */
-    u32 zeroed;          /* 1: the tile counts are zeroed */
-    u32 zero_batches, y; /* batches of y: claimed; zeroed */
+    u32 up[2], down[2];  /* number of claims of runs per L2 partition */
+    u32 begun, ended;    /* number of blocks that have started, and of blocks that have finished */
+    u32 zeroed;          /* 1 if the tile counts are zeroed */
+    u32 zero_batches, y; /* number of batches of y that are claimed, and that are zeroed */
 } mf_pair_counts;
 
 /* Called by one consumer warp of each block, which is idle at this point; mf_begin orders it after earlier
- * launches. The first block to start zeroes the tile counts, so that no block waits for one that has not
+ * launches. The first block to start zeroes the tile counts, so that no block waits for a block that has not
  * started. */
 MF_DEVICE void begin_counts(const mf_hip_pair_args &p)
 {
@@ -48,8 +48,8 @@ MF_DEVICE void begin_counts(const mf_hip_pair_args &p)
     }
     mf_named_barrier_arrive(COUNTS_BARRIER, MF_WAVE + WARPGROUP);
 }
-/* Called by the producer warps after the block's last use of the counts. The last block resets them for the
- * next launch. */
+/* Called by the producer warps after the block's last use of the counts. The last block resets the counts for
+ * the next launch. */
 MF_DEVICE void end_counts()
 {
     mf_named_barrier_sync(COUNTS_BARRIER, MF_WAVE + WARPGROUP);
@@ -57,7 +57,7 @@ MF_DEVICE void end_counts()
         mf_pair_counts = {};
 }
 
-/* Claims batches of y to zero, and counts finished ones. */
+/* Claims batches of y to zero, and counts finished batches. */
 struct zero_counter {
     static __device__ __forceinline__ u32 claim()
     {
@@ -82,11 +82,12 @@ MF_DEVICE u32 zero_batches_of_y(const mf_hip_bulk_args &, i32)
 }
 #endif
 
-/* Counts a tile once its stores are complete: at the end of the next tile or of the kernel. */
+/* Counts a tile once its stores are complete, which is checked at the end of the next tile or of the kernel.
+ */
 struct tile_counter {
     static const bool counts_late = true;
     u32 *made;
-    i32 block; /* of the tile whose stores are in flight; -1: none */
+    i32 block; /* expert block of the tile whose stores are in flight; -1: no tile */
     __device__ __forceinline__ void wait_out() const
     {
         mf_bulk_wait();
@@ -102,14 +103,15 @@ struct tile_counter {
     }
 };
 
-/* Waits until a block's rows of h are complete and y is zeroed. Only one thread polls, to keep the load on
- * L2 low. */
+/* Waits until a block's rows of h are complete and y is zeroed. Only one thread polls, which keeps the load
+ * on L2 low. */
 struct wait_h {
     static const bool has_order = true;
     const u32 *made;
-    u32 tiles, all;           /* tiles of stage 1 per block, and in total */
-    u32 zero_batches;         /* batches of y that this kernel zeroes; set to 0 once all are seen */
-    volatile u32 *h_complete; /* in shared memory: all of h is complete */
+    u32 tiles, all; /* number of tiles of stage 1 per block, and in total */
+    /* number of batches of y that this kernel zeroes; set to 0 once all of them are zeroed */
+    u32 zero_batches;
+    volatile u32 *h_complete; /* in shared memory: true if all of h is complete */
     bool pending;
     __device__ __forceinline__ bool is_pending() const
     {
@@ -171,7 +173,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP *(CONSUMERS + 1), 1)
                          true};
         up::produce(p.up.w, p.up.x_map, t1, r, n_blocks, of_up, no_wait, zeroing_work);
         zeroing_work.end();
-        /* has claimed no tile and so has not waited yet */
+        /* a block that claimed no tile of stage 1 has not yet waited for the counts to be zeroed */
         if (of_up.n_claims < 2 && threadIdx.x % WARPGROUP == 0)
             mf_wait_parts(&mf_pair_counts.zeroed, 1);
         down::produce(p.down.w, p.down.x_map, t2, r, n_blocks, of_down, wait_h, no_side_work);
@@ -181,7 +183,8 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP *(CONSUMERS + 1), 1)
     } else {
         mf_registers_alloc<up::consumer_regs>();
         up::consume_tiles(t1, r, outs, tile_counter{p.made, -1});
-        if (down::own_epilogue) /* the other warpgroup's rows may still occupy this one's region of `out` */
+        /* the other warpgroup's rows may still occupy this warpgroup's region of `out` */
+        if (down::own_epilogue)
             mf_named_barrier_sync(2 * CONSUMERS + 1, CONSUMERS * WARPGROUP);
         down::consume_tiles(t2, r, outs, down::no_completion_signal());
     }

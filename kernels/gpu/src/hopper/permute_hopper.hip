@@ -1,6 +1,7 @@
-/* Moves many rows into expert order with Hopper bulk copies. Like mf_permute, but each piece of a row is
- * read once into shared memory and written from there to all of its destinations, while the next pieces are
- * in flight. Each warp has a ring buffer of its own; lane j handles top-k slot j.
+/* Moves many rows into expert order with Hopper bulk copies. Like mf_permute, it reads each row once and
+ * writes it to all of its destinations. Here each piece of a row is read into shared memory and written from
+ * there, while the next pieces are in flight. Each warp has a ring buffer of its own; lane j handles top-k
+ * slot j.
  *
  *   shared memory: pieces[WAVES][DEPTH][PIECE] | full u64[WAVES][DEPTH] */
 #include "dialect.h"
@@ -10,9 +11,9 @@
 #include "invert.h"
 
 #define WAVES  (MF_THREADS / MF_WAVE)
-#define DEPTH  4 /* pieces in flight per warp */
+#define DEPTH  4 /* number of pieces in flight per warp */
 #define PIECES MF_CEIL(MF_ROW, 4096)
-#define PIECE  (MF_CEIL(MF_ROW / 16, PIECES) * 16) /* bytes; a row's last piece may be shorter */
+#define PIECE  (MF_CEIL(MF_ROW / 16, PIECES) * 16) /* bytes per piece; a row's last piece may be shorter */
 
 MF_DEVICE i32 bytes_of(i32 piece)
 {
@@ -63,7 +64,7 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_permute_bulk(cons
         if (row >= 0)
             mf_bulk_store((u8 *)a.to + place_of(row, piece), pieces + slot * PIECE, bytes_of(piece));
         mf_bulk_commit();
-        mf_bulk_wait_read<1>(); /* all but the last group: the previous piece has been read */
+        mf_bulk_wait_read<1>(); /* waits for all groups but the last, so the previous piece has been read */
         mf_wave_sync();
         if (i > 0 && lane == 0 && asked < n)
             load_piece(a, asked, pieces + before * PIECE, full + before);

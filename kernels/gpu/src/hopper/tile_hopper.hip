@@ -17,11 +17,12 @@
 #    define ZEROS 0
 #endif
 
-/* Claims of runs per L2 partition; blocks that have finished; claims of batches of y to zero. All 0 between
- * launches. */
+/* Number of claims of runs in L2 partition 0, and in partition 1; number of blocks that have finished; number
+ * of claims of batches of y to zero. All four are 0 between launches. */
 __device__ u32 mf_taken[4];
 
-/* No kernel reads y before this launch has ended, so finished batches need no count. */
+/* Claims batches of y. Finished batches need no count, because no kernel reads y before this launch has
+ * ended. */
 struct zero_counter {
     static __device__ __forceinline__ u32 claim()
     {
@@ -70,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP *(CONSUMERS + 1), 1)
         produce(a.w, a.x_map, a.tile, r, n_blocks, scheduler, ready, side_work);
         side_work.end();
 #ifdef MF_ZERO
-        /* a thread that loaded no tile may be ahead of the one that zeroes */
+        /* a thread that loads no tiles may be ahead of the thread that zeroes y */
         mf_named_barrier_sync(2 * CONSUMERS + 2, WARPGROUP);
 #endif
         if (threadIdx.x % WARPGROUP == 0 && mf_fetch_increment_acq_rel(mf_taken + 2) == gridDim.x - 1)

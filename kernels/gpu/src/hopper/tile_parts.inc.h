@@ -4,13 +4,13 @@
  *   MF_STAGE    1: gather, gemm1, act -> h [P,I]     2: gemm2, row by row into z [T·k,H]
  *   MF_N, MF_D  columns of the output; K of the product (stage 1: I, H; stage 2: H, I)
  *   MF_K        topk        MF_WEIGHT  multiply the product by the routing weight
- *   MF_HALVES   weight rows per column: 2 (gate and up) in stage 1; 1 in stage 2 and without up
+ *   MF_HALVES   weight rows per column: 2 (gate and up) in stage 1; 1 in stage 2, and in stage 1 without up
  *   MF_BM, MF_BN  tokens of a tile, which are one expert block; weight rows of a tile
  *   MF_BIAS     b1 is added before the activation and after the routing weight; b2 before the routing weight
  *   MF_QUANT    stage 1 stores h as e4m3 with 1x128 block scales; a tile then has whole groups
  *
  * The epilogue first leaves a tile as bf16 or 8-bit codes in shared memory, out[token][column], and stores
- * its rows from there. */
+ * the tile's rows from there. */
 #include "args.h"
 #include "gate_up.h"
 #include "quantise.h"
@@ -39,13 +39,13 @@ MF_DEVICE struct tile tile_at(i32 i, const i32 *experts)
     return t;
 }
 
-/* Weight row of gate or of up for an output column. */
+/* Returns the weight row of gate or of up for an output column. */
 MF_DEVICE i32 row_of(i32 column, bool up)
 {
     return MF_HALVES == 2 ? mf_gate_row(column) + (up ? MF_UP_AT(MF_N) : 0) : column;
 }
 
-/* Bias of a column of gate or up; 0 beyond the last column. */
+/* Returns the bias of a column of gate or up, or 0 beyond the last column. */
 MF_DEVICE float bias_of(const mf_hip_tile_args &a, i32 expert, i32 column, bool up)
 {
 #ifdef MF_BIAS
@@ -65,7 +65,7 @@ MF_DEVICE float finished(float sum, float weight, float bias)
 #endif
 }
 
-/* Output value of a column without up. */
+/* Returns the output value of a column if there is no up. */
 MF_DEVICE float activated(float v)
 {
 #if MF_STAGE == 1
@@ -76,8 +76,9 @@ MF_DEVICE float activated(float v)
 }
 
 /* Starts stage 2: prefetches the first tile's weights into L2, then waits for the preceding launch
- * (mf_begin). The order of experts was written before that launch, so it can be read early. Thread r
- * prefetches weight row r. Stage 1 has already called mf_begin, because it needs the order. */
+ * (mf_begin). The sort wrote the order of experts before that launch, so stage 2 can read the order before
+ * mf_begin. Thread r prefetches weight row r. Stage 1 has already called mf_begin, because it needs the
+ * order. */
 MF_DEVICE void prefetch_and_begin(const mf_hip_tile_args &a, i32 block, i32 col, bool is_there, i32 row_bytes,
                                   i32 ahead)
 {
@@ -90,9 +91,9 @@ MF_DEVICE void prefetch_and_begin(const mf_hip_tile_args &a, i32 block, i32 col,
 }
 
 #ifdef MF_QUANT
-/* Quantises the first rows of `out` to e4m3 with one scale per 128 columns; sixteen lanes share a group.
- * `me`: thread index. The rounds are unrolled: after a loop with an unknown trip count the compiler treats
- * warp-uniform counters as per-lane values and reads them back before every WGMMA of the next tile. */
+/* Quantises the first rows of `out` to e4m3 with one scale per 128 columns. Sixteen lanes share a group. `me`
+ * is the thread index. The rounds are unrolled, because after a loop with an unknown trip count the compiler
+ * treats warp-uniform counters as per-lane values and reads them back before every WGMMA of the next tile. */
 template <int Rows, int Threads>
 MF_DEVICE void store_quantised(const mf_hip_tile_args &a, i32 block, i32 col, const u16 *out, i32 me)
 {

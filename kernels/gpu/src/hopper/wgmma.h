@@ -1,10 +1,10 @@
-/* mf_wgmma<N8>: d = w · x, or d += w · x if `adds`; 64 weight rows by 8·N8 token rows in shared memory
- * along 32 bytes of K (dialect_nvidia.h). The instruction names every accumulator register, so each width
- * is written out, assembled from pieces that name the registers of sixteen tokens in the asm text and in
- * the operand list. */
+/* mf_wgmma<N8>: d = w · x, or d += w · x if `adds` is true. w has 64 weight rows and x has 8·N8 token rows,
+ * both in shared memory; one instruction covers 32 bytes of K (dialect_nvidia.h). The instruction names every
+ * accumulator register, so each width is written out. It is assembled from pieces that name the registers of
+ * sixteen tokens, in the asm text and in the operand list. */
 #pragma once
 
-/* Operand numbers in the asm text: of the first eight tokens, and of each sixteen. */
+/* Operand numbers in the asm text: HALF for eight tokens, number i for 16·(i + 1) tokens. */
 #define MF_NUMBERS_HALF "%0, %1, %2, %3"
 #define MF_NUMBERS_0    "%0, %1, %2, %3, %4, %5, %6, %7"
 #define MF_NUMBERS_1  \
@@ -53,7 +53,7 @@
     MF_NUMBERS_14 ", " \
                   "%120, %121, %122, %123, %124, %125, %126, %127"
 
-/* Accumulator operands: of eight tokens, and of multiples of sixteen. */
+/* Accumulator operands: HALF for eight tokens, number i for 16·(i + 1) tokens. */
 #define MF_SUMS_AT(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
 #define MF_SUMS_HALF  MF_SUMS_AT(0)
 #define MF_SUMS_0     MF_SUMS_AT(0), MF_SUMS_AT(1)
@@ -75,8 +75,8 @@
 
 template <int N8> struct mf_wgmma;
 
-/* n: tokens; part: suffix of the register lists above; nw, nx, nadds: numbers of the operands after the
- * accumulators. */
+/* n: number of tokens; part: suffix of the register lists above; nw, nx, nadds: numbers of the operands after
+ * the accumulators. */
 #define MF_WGMMA_SS(name, types, ending, n, part, nw, nx, nadds)                              \
     static __device__ __forceinline__ void name(float(*d)[4], u64 w, u64 x, int adds)         \
     {                                                                                         \
@@ -86,7 +86,8 @@ template <int N8> struct mf_wgmma;
                      : MF_SUMS_##part                                                         \
                      : "l"(w), "l"(x), "r"(adds));                                            \
     }
-/* A operand from registers (the "RS" variant): a warp has its sixteen rows in the layout of mf_mma_bf16. */
+/* Takes operand A from registers (the "RS" variant). A warp has its sixteen rows in the layout of
+ * mf_mma_bf16. */
 #define MF_WGMMA_RS(n, part, w0, w1, w2, w3, nx, nadds)                                                  \
     static __device__ __forceinline__ void bf16_rs(float(*d)[4], const u32 *w, u64 x, int adds)          \
     {                                                                                                    \

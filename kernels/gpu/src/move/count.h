@@ -1,5 +1,6 @@
-/* Counts ids by expert, a run of ids per warp: the first step of sort.h and align.hip. MF_E experts, at
- * most MF_THREADS. Ids of non-local experts (local_experts.h) and positions beyond the end count as MF_E. */
+/* Counts ids by expert: the first step of sort.h and align.hip. Each warp counts a contiguous run of ids.
+ * There are MF_E experts, at most MF_THREADS. Ids of non-local experts (local_experts.h) and positions beyond
+ * the end count as MF_E. */
 #pragma once
 
 #include "local_experts.h"
@@ -7,11 +8,11 @@
 
 #define LOADS_IN_FLIGHT 8 /* loads in flight per thread */
 
-/* A lane's batch of N ids of its warp's run, a warp's width apart. */
+/* N ids of a warp's run that belong to one lane. Consecutive ids of a lane are a warp's width apart. */
 template <int N> struct id_batch {
     i32 first; /* index of the lane's first id */
     u32 expert[N];
-    i32 rank[N]; /* rank among the expert's ids counted so far */
+    i32 rank[N]; /* number of the expert's ids that were counted before this one */
 };
 
 /* Starts loading the batch's ids. */
@@ -24,7 +25,7 @@ template <int N> MF_DEVICE void load_ids(const i32 *ids, i32 to, id_batch<N> &t)
                           : MF_E;
 }
 
-/* Adds the batch to `count`, the warp's ids per expert. */
+/* Adds the batch to `count`, the warp's number of ids per expert. */
 template <int N> MF_DEVICE void count_batch(i32 to, i32 *count, id_batch<N> &t)
 {
     const i32 lane = threadIdx.x % MF_WAVE;
@@ -43,8 +44,8 @@ template <int N> MF_DEVICE void count_batch(i32 to, i32 *count, id_batch<N> &t)
     }
 }
 
-/* Thread e scans expert e: `count` becomes the start of each warp's ids within the block's. Returns the
- * block's total. */
+/* Thread e scans the counts of expert e. Replaces each warp's count by the position of the warp's first id
+ * among the block's ids of the expert. Returns the block's number of ids of the expert. */
 MF_DEVICE i32 scan_waves(i32 *count)
 {
     i32 c[WAVES], rows = 0;
@@ -61,7 +62,7 @@ MF_DEVICE i32 scan_waves(i32 *count)
     return rows;
 }
 
-/* Writes part `part` of n_parts of the experts array: the expert of each expert block. */
+/* Writes part `part` of n_parts of the experts array, which has the expert of each expert block. */
 MF_DEVICE void place_experts(i32 *experts, const i32 *begin, const i32 *total, i32 part, i32 n_parts)
 {
     for (i32 e = part * MF_THREADS + threadIdx.x; e < MF_E; e += n_parts * MF_THREADS) {

@@ -1,4 +1,4 @@
-/* Fills memory with a repeated four-byte pattern; the start is aligned to 16 bytes. */
+/* Fills memory with a repeated four-byte pattern. The start is aligned to 16 bytes. */
 #include "dialect.h"
 #include "args.h"
 

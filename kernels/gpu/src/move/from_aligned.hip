@@ -1,5 +1,5 @@
-/* Converts vLLM's order of experts to AITER's (common/moe/tensor_spec.h): flat ids to packed ids, and the
- * weights that vLLM's kernels look up by flat id. */
+/* Converts vLLM's order of experts to AITER's (common/moe/tensor_spec.h): flat ids become packed ids, and the
+ * weights, which vLLM's kernels look up by flat id, are written in sorted order. */
 #include "dialect.h"
 #include "args.h"
 

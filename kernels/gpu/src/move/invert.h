@@ -1,4 +1,4 @@
-/* Inverts the sorted ids: a.row_of[token * K + slot] becomes the row of a route. All blocks write it
+/* Inverts the sorted ids: a.row_of[token * K + slot] becomes the row of a route. All blocks write a.row_of
  * together and then pass a grid barrier. */
 #pragma once
 
@@ -6,7 +6,7 @@
 
 __device__ u32 mf_barrier[2];
 
-/* Ids beyond num_valid are loaded together with num_valid, to save latency, and ignored. */
+/* To save latency, ids beyond num_valid are loaded together with num_valid and then ignored. */
 MF_DEVICE void invert(const mf_hip_permute_args &a)
 {
     u32 generation = 0;
@@ -20,15 +20,15 @@ MF_DEVICE void invert(const mf_hip_permute_args &a)
     mf_grid_wait(mf_barrier, generation);
 }
 
-/* Row of a route, or -1. Only with expert parallelism may a route have no row. a.row_of then holds stale
- * data, which is valid only if the row's id is the route's. */
+/* Returns the row of a route, or -1. A route can be without a row only with expert parallelism. In that case
+ * a.row_of holds stale data, so a row is valid only if its id is that of the route. */
 MF_DEVICE i32 row_or_none(const mf_hip_permute_args &a, i32 row, i64 token, int slot)
 {
     if ((u32)row >= (u32)(MF_EXPERT_PARALLEL ? used_rows(a) : a.rows))
         return -1;
     return MF_EXPERT_PARALLEL && a.sorted_ids[row] != (slot << 24 | (i32)token) ? -1 : row;
 }
-/* Loads the rows of a token's routes; -1 for routes without a row. */
+/* Loads the rows of a token's routes; -1 for a route without a row. */
 MF_DEVICE void rows_of(const mf_hip_permute_args &a, i64 token, i32 (&rows)[MF_K])
 {
     const i32 *from = a.row_of + token * MF_K;

@@ -1,5 +1,5 @@
-/* Mapping of global to local experts. With expert parallelism ids count the experts of all ranks; MF_E of
- * them are local, from MF_FIRST on. */
+/* Mapping of global to local experts. With expert parallelism ids count the experts of all ranks. The MF_E
+ * experts from MF_FIRST on are local. */
 #pragma once
 
 #ifdef MF_FIRST
@@ -9,7 +9,7 @@
 #    define MF_FIRST           0
 #endif
 
-/* Local index of an id's expert; -1 if it is not local. */
+/* Returns the local index of an id's expert, or -1 if the expert is not local. */
 MF_DEVICE i32 mf_local_expert(i32 id)
 {
 #if MF_EXPERT_PARALLEL

@@ -6,10 +6,10 @@
  *   mf_unpermute  y[t] = sum of the rows of the slots of t, times their routing weights with MF_WEIGHTED,
  *                 in slot order and in floats, so results are reproducible
  *
- * The last two use the inverse of the sorted ids, which all blocks compute before a grid barrier; the grid
- * must be co-resident. Row indices are loaded one iteration ahead, because writes may have evicted them
- * from L2. With expert parallelism a route without a row leaves stale data in a.row_of, so an entry counts
- * only if the row's id matches. */
+ * mf_permute and mf_unpermute use the inverse of the sorted ids. All blocks compute it before a grid barrier,
+ * so the grid must be co-resident. Row indices are loaded one iteration ahead, because writes may have
+ * evicted them from L2. With expert parallelism a route without a row leaves stale data in a.row_of, so an
+ * entry counts only if the row's id matches. */
 #include "dialect.h"
 #include "args.h"
 #include "permute.h"

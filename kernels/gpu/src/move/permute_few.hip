@@ -1,9 +1,9 @@
-/* Moves few rows into expert order and back, where latency dominates: no block waits for another
- * (permute.h).
+/* Moves few rows into expert order and back. For few rows latency dominates, so no block waits for another
+ * block (permute.h).
  *
- *   mf_sort_permute   also sorts: every block sorts all ids (at most MF_ROUTES) itself, while the rows that
- *                     it will write are loaded. One block per SM, because sorting occupies it; a.parts
- *                     threads split the slots of a chunk, up to one thread per slot
+ *   mf_sort_permute   also sorts: every block sorts all ids (at most MF_ROUTES) itself while it loads the
+ *                     rows that it will write. There is one block per SM, because sorting occupies the SM;
+ *                     a.parts threads split the slots of a chunk, up to one thread per slot
  *   mf_unpermute_few  as mf_unpermute; every block inverts all sorted ids itself */
 #include "dialect.h"
 #include "args.h"
@@ -12,16 +12,16 @@
 
 #ifdef MF_WEIGHTED
 #    include "unpermute.h"
-#    define LOADS_IN_FLIGHT 4 /* loads in flight per thread, four ids each */
+#    define LOADS_IN_FLIGHT 4 /* number of loads in flight per thread, four ids each */
 
-/* Finds the row of every route; -1 for none. */
+/* Finds the row of every route, or -1 if the route has no row. */
 MF_DEVICE void find_rows(const mf_hip_permute_args &a, i32 *row_of)
 {
     const i32 used = a.num_valid[0];
     for (i32 i = threadIdx.x; i < a.token * MF_K; i += MF_THREADS)
         row_of[i] = -1;
     __syncthreads();
-    /* ids beyond num_valid are loaded together with num_valid and ignored */
+    /* ids beyond num_valid are loaded together with num_valid and then ignored */
     for (i32 first = 0, end = a.rows; first < end; first += 4 * MF_THREADS * LOADS_IN_FLIGHT, end = used) {
         mf_16b ids[LOADS_IN_FLIGHT];
         MF_UNROLL
@@ -62,22 +62,23 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_unpermute_few(con
 }
 #else
 #    include "count.h"
-#    define COUNTING MF_MIN(WAVES, MF_CEIL(MF_ROUTES, MF_WAVE)) /* warps that have routes */
+#    define COUNTING MF_MIN(WAVES, MF_CEIL(MF_ROUTES, MF_WAVE)) /* number of warps that have routes */
 #    define ROUNDS   MF_CEIL(MF_CEIL(MF_ROUTES, MF_WAVE), COUNTING)
-#    define EXPERTS  MF_CEIL(MF_E, MF_THREADS) /* per thread */
+#    define EXPERTS  MF_CEIL(MF_E, MF_THREADS) /* experts per thread */
 
 struct order {
-    i32 count[COUNTING][MF_E]; /* routes per warp and expert; after the scan, the sum over lower warps */
+    /* number of routes per warp and expert; after the scan, the sum over lower warps */
+    i32 count[COUNTING][MF_E];
     i32 start[MF_E], rows[MF_E], room[WAVES], row_of[MF_ROUTES];
 };
 
-/* A lane's first route; the others follow every MF_WAVE. */
+/* Returns a lane's first route. The lane's other routes follow at distances of MF_WAVE. */
 MF_DEVICE i32 first_route()
 {
     return (i32)(threadIdx.x / MF_WAVE) * ROUNDS * MF_WAVE + threadIdx.x % MF_WAVE;
 }
 
-/* Counts each warp's routes by expert, in the warps that have any. */
+/* Counts each warp's routes by expert, in the warps that have routes. */
 MF_DEVICE void count_routes(const mf_hip_permute_args &a, order &o, id_batch<ROUNDS> &t)
 {
     const i32 wave = threadIdx.x / MF_WAVE, n = wave < COUNTING ? a.token * MF_K : 0;
@@ -90,7 +91,7 @@ MF_DEVICE void count_routes(const mf_hip_permute_args &a, order &o, id_batch<ROU
         count_batch(n, o.count[wave], t);
 }
 
-/* Finds the first row of each expert, and of each warp's routes within the expert. */
+/* Finds the first row of each expert, and within each expert the first row of each warp's routes. */
 MF_DEVICE i32 place_experts(order &o)
 {
     i32 padded[EXPERTS], sum = 0, end;
@@ -123,8 +124,8 @@ MF_DEVICE i32 place_experts(order &o)
     return end;
 }
 
-/* Writes the sorted order for later kernels: experts and padding by one warp per expert, each route by the
- * thread that has its weight. */
+/* Writes the sorted order for later kernels. One warp per expert writes the expert's blocks and padding. A
+ * route is written by the thread that has the route's weight. */
 MF_DEVICE void write_order(const mf_hip_permute_args &a, const order &o, i32 end, float weight)
 {
     const i32 lane = threadIdx.x % MF_WAVE, runs = gridDim.x * WAVES;
@@ -150,8 +151,8 @@ MF_DEVICE void write_order(const mf_hip_permute_args &a, const order &o, i32 end
     }
 }
 
-/* Writes a piece of a token's row to those of its destinations whose slot modulo `parts` (a power of two)
- * is `part`. */
+/* Writes a piece of a token's row to those of its destinations whose slot modulo `parts` (a power of two) is
+ * `part`. */
 template <typename PIECE>
 MF_DEVICE void spread(const order &o, void *to, i32 token, i32 pieces, i32 column, const PIECE &v, i32 part,
                       i32 parts)

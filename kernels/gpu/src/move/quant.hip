@@ -1,8 +1,9 @@
 /* Quantises rows of MF_COLS bf16 to 8 or 4 bits with scales (encode.h).
  *
- * Groups: quant_groups.h. One scale per row: a warp processes a row if it fits in its registers, otherwise
- * a block does. One scale for all rows: each block writes the amax of its rows, and after a grid barrier
- * each block reads all of them; the grid must be co-resident. */
+ * For scales of groups see quant_groups.h. With one scale per row, a warp processes a row if the row fits in
+ * the warp's registers; otherwise a block does. With one scale for all rows, each block writes the amax of
+ * its rows, and after a grid barrier each block reads the amax of all blocks; the grid must be co-resident.
+ */
 #include "dialect.h"
 #include "quant_groups.h"
 
@@ -19,8 +20,8 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_quant(const mf_hi
 #    define HELD  MF_MIN(MF_CEIL(ROW_CHUNKS, LANES), 8)              /* chunks per lane kept in registers */
 #    define ROWS  (MF_THREADS / LANES)                               /* rows per block and iteration */
 
-/* Maximum over all lanes of a row. turn alternates between two buffers, so that one barrier per row
- * suffices. */
+/* Returns the maximum over all lanes of a row. `turn` alternates between two buffers, so that one barrier per
+ * row suffices. */
 MF_DEVICE u32 larger_of_row(u32 top, u32 (*room)[WAVES], int turn)
 {
     top = mf_larger_of_lanes<MF_WAVE>(top);
@@ -70,11 +71,11 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_quant(const mf_hi
     }
 }
 #else
-#    define HELD 4 /* loads in flight per lane */
+#    define HELD 4 /* number of loads in flight per lane */
 
 __device__ u32 mf_barrier[2];
 
-/* False for padding rows: their contents are arbitrary and must not affect the scale. They are still
+/* False for padding rows, whose contents are arbitrary and must not affect the scale. Padding rows are still
  * encoded. */
 MF_DEVICE bool counts(const mf_hip_quant_args &a, i64 chunk)
 {

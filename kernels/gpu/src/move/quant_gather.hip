@@ -1,10 +1,10 @@
-/* Quantises rows of bf16 while moving them into expert order: each token's row is read and encoded once,
- * and its codes and scales are written to all of its destinations (permute.h, invert.h, encode.h). A row is
+/* Quantises rows of bf16 while moving them into expert order: each token's row is read and encoded once, and
+ * its codes and scales are written to all of its destinations (permute.h, invert.h, encode.h). A row is
  * MF_ROW bytes of bf16.
  *
- * A few lanes share a group as in quant.hip; with one scale per row, a warp does. A lane with few chunks of
- * a group keeps them in registers, otherwise it reloads them for encoding. With one scale for all rows,
- * each block writes the amax of its rows before the grid barrier of the inversion. */
+ * As in quant.hip, a few lanes share a group; with one scale per row, a warp shares it. A lane with few
+ * chunks of a group keeps them in registers; a lane with more chunks loads them again for encoding. With one
+ * scale for all rows, each block writes the amax of its rows before the grid barrier of the inversion. */
 #include "dialect.h"
 #include "args.h"
 #include "permute.h"
@@ -19,13 +19,13 @@
 #    define GROUP_CHUNKS CHUNKS
 #    define LANES        MF_WAVE
 #endif
-#define GROUPS      MF_CEIL(CHUNKS, GROUP_CHUNKS) /* per row */
+#define GROUPS      MF_CEIL(CHUNKS, GROUP_CHUNKS) /* groups per row */
 #define OF_LANE     MF_CEIL(GROUP_CHUNKS, LANES)
 #define HOLDS       (OF_LANE <= 4)
-#define ALL_OF_LANE _Pragma("unroll 4") /* a complete unroll when the chunks stay in registers */
+#define ALL_OF_LANE _Pragma("unroll 4") /* unrolls the loop completely when the chunks stay in registers */
 
 #if MF_GROUP < 0
-/* Writes the amax of this block's rows for all blocks. */
+/* Writes the amax of this block's rows to memory, where all blocks read it. */
 MF_DEVICE void write_block_amax(const mf_hip_permute_args &a)
 {
     __shared__ u32 room[WAVES];
@@ -37,7 +37,7 @@ MF_DEVICE void write_block_amax(const mf_hip_permute_args &a)
     if (threadIdx.x == 0)
         a.largest[blockIdx.x] = (i32)top;
 }
-/* Maximum over all blocks; every warp reads all values. */
+/* Returns the maximum over all blocks. Every warp reads the values of all blocks. */
 MF_DEVICE u32 amax_of_grid(const mf_hip_permute_args &a)
 {
     u32 top = 0;
@@ -47,7 +47,7 @@ MF_DEVICE u32 amax_of_grid(const mf_hip_permute_args &a)
 }
 #endif
 
-/* A group of a token's row: chunks `first` to `first + n`. */
+/* A group of a token's row: chunks `first` to `first + n - 1`. */
 struct group {
     i64 token;
     i32 index, first, n;

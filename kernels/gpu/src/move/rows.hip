@@ -1,5 +1,5 @@
-/* Compares, rounds and gathers candidates' rows in device memory (measure/verify/verify_row.h is the host
- * version of the comparison). A team of lanes processes a row, eight bf16 per lane at a time. */
+/* Compares, rounds and gathers candidates' rows in device memory. measure/verify/verify_row.h is the host
+ * version of the comparison. A team of lanes processes a row, eight bf16 per lane at a time. */
 #include "dialect.h"
 #include "args.h"
 
@@ -8,13 +8,13 @@
 #define TEAMS   (THREADS / TEAM)
 #define NOWHERE 0xffffffffu
 
-/* A lane's statistics of a row. */
+/* One lane's statistics of a row. */
 struct row_stats {
     float difference, norm, size;
     u32 unwritten, unwritten_at, bad, bad_at, mismatches;
 };
 
-/* Compares v with the expected w; bits: v's bf16 bits; col: its column. */
+/* Compares v with the expected value w. `bits` is the bf16 of v, `col` its column. */
 MF_DEVICE void check_element(row_stats &s, u32 bits, float v, float w, i32 col, const mf_hip_rows_args &a)
 {
     const float d = mf_plus(v, -w);
@@ -51,7 +51,7 @@ MF_DEVICE float float_of(const mf_16b &v, int i)
     return __uint_as_float(i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w);
 }
 
-/* Reduces the statistics over a team and writes them from lane 0. All threads of the block must call it. */
+/* Adds up the statistics of a team and writes them from lane 0. All threads of the block must call it. */
 MF_DEVICE void write_row(const row_stats &s, bool is_there, mf_hip_row *to)
 {
     __shared__ double sums[3][THREADS];
@@ -91,7 +91,8 @@ MF_DEVICE void write_row(const row_stats &s, bool is_there, mf_hip_row *to)
     __syncthreads();
 }
 
-/* Compares rows with the corresponding rows of the reference, times their factors, or with zeros. */
+/* Compares rows with the corresponding rows of the reference, times their factors, or with zeros if there is
+ * no reference. */
 extern "C" __global__ void __launch_bounds__(THREADS) mf_compare_reference(const mf_hip_rows_args a)
 {
     for (i64 first = (i64)blockIdx.x * TEAMS; first < a.rows; first += (i64)gridDim.x * TEAMS) {
@@ -121,8 +122,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) mf_compare_reference(const
     }
 }
 
-/* Compares the rows of two runs: mismatches counts elements whose bits differ; difference is other run
- * minus this one; norm is this one's. */
+/* Compares the rows of two runs. `mismatches` counts elements whose bits differ. `difference` is the norm of
+ * other run minus this run, `norm` the norm of this run. */
 extern "C" __global__ void __launch_bounds__(THREADS) mf_compare_runs(const mf_hip_rows_args a)
 {
     for (i64 first = (i64)blockIdx.x * TEAMS; first < a.rows; first += (i64)gridDim.x * TEAMS) {
@@ -143,7 +144,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) mf_compare_runs(const mf_h
     }
 }
 
-/* Rounds float rows to bf16 inputs of a candidate: the product with the factor is rounded first. */
+/* Multiplies float rows by their factors, rounds the product, and then rounds it to bf16 as input of a
+ * candidate. */
 extern "C" __global__ void __launch_bounds__(THREADS) mf_round(const mf_hip_round_args a)
 {
     for (i64 row = (i64)blockIdx.x * TEAMS + threadIdx.x / TEAM; row < a.rows;
@@ -161,7 +163,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) mf_round(const mf_hip_roun
     }
 }
 
-/* Copies a row with the widest type that divides it; source < 0: writes the poison pattern. */
+/* Copies a row in units of T, the widest type that divides the row. If source < 0, writes the poison pattern.
+ */
 template <class T> MF_DEVICE void gather_row(const mf_hip_gather_args &a, i64 row, i64 source, T poison)
 {
     const i64 n = a.row_bytes / (i64)sizeof(T);
@@ -171,8 +174,8 @@ template <class T> MF_DEVICE void gather_row(const mf_hip_gather_args &a, i64 ro
         to[i] = source < 0 ? poison : from[i];
 }
 
-/* Gathers a candidate's input into sorted order. Out-of-range sources get the poison pattern, because
- * candidates may have overwritten the ids. */
+/* Gathers a candidate's input into sorted order. Rows with an out-of-range source are filled with the poison
+ * pattern, because candidates may have overwritten the ids. */
 extern "C" __global__ void __launch_bounds__(THREADS) mf_gather(const mf_hip_gather_args a)
 {
     for (i64 row = (i64)blockIdx.x * TEAMS + threadIdx.x / TEAM; row < a.rows;

@@ -1,10 +1,10 @@
-/* Prefix sum over the MF_THREADS threads of a block; the block has at most as many warps as a warp has
+/* Prefix sum over the MF_THREADS threads of a block. The block must not have more warps than a warp has
  * lanes. */
 #pragma once
 
 #define WAVES (MF_THREADS / MF_WAVE)
 
-/* Exclusive prefix sum of v over the block; *ret_all: the total. */
+/* Returns the exclusive prefix sum of v over the block. *ret_all is the total. */
 MF_DEVICE i32 scan_block(i32 v, i32 *room, i32 *ret_all)
 {
     i32 lane = threadIdx.x % MF_WAVE, wave = threadIdx.x / MF_WAVE, sum = v;
@@ -16,7 +16,8 @@ MF_DEVICE i32 scan_block(i32 v, i32 *room, i32 *ret_all)
     if (lane == MF_WAVE - 1)
         room[wave] = sum;
     __syncthreads();
-    /* every warp adds up the sums of all warps and of the lower ones, a lane each */
+    /* in every warp, each lane takes the sum of one warp; the lanes add up the sums of all warps and of the
+     * lower warps */
     const i32 of_wave = lane < WAVES ? room[lane] : 0;
     i32 before = lane < wave ? of_wave : 0, total = of_wave;
     for (int d = 1; d < MF_WAVE; d *= 2) {

@@ -1,10 +1,10 @@
 /* moe_sorting: sorts tokens into blocks of MF_BLOCK_M rows of one expert, as AITER's contract in
  * common/moe/tensor_spec.h requires. The sort is stable, so results are reproducible.
  *
- * Each warp counts a run of ids by expert. A block scans its own counts and gets those of the other blocks
- * (enum sort_method). Each warp then knows the start of its ids within each expert and writes them. MF_E
- * experts, at most MF_THREADS; MF_K topk; with GRID_SYNC the blocks must be co-resident. With expert
- * parallelism (local_experts.h) ids of other ranks' experts get no row.
+ * Each warp counts a contiguous run of ids by expert. A block scans its own counts and gets the counts of the
+ * other blocks (enum sort_method). Each warp then knows the start of its ids within each expert and writes
+ * its ids. There are MF_E experts, at most MF_THREADS; MF_K is topk. With GRID_SYNC the blocks must be
+ * co-resident. With expert parallelism (local_experts.h) ids of other ranks' experts get no row.
  *
  *   shared memory: count[waves][E] | start[E] (first row of this block's ids) | begin[E] (first row) |
  *                  total[E]; before the scan begin and total hold the results of count_others */
@@ -17,12 +17,14 @@
 
 __device__ u32 mf_sorters[2]; /* grid barrier */
 
-/* How blocks share a sort. The fewer ids there are, the cheaper it is to read them all than to wait at a
- * grid barrier. */
+/* How blocks share a sort. If there are few ids, it is cheaper for each block to read all of them than to
+ * wait at a grid barrier. */
 enum sort_method {
-    RANK_ALL,     /* each block counts all ids and so knows experts and num_valid; only writing is shared */
-    COUNT_OTHERS, /* each block counts its own run by warps, and other blocks' ids only per expert */
-    /* each block counts its own run and writes the counts to a.counts; then a grid barrier */
+    /* each block counts all ids and so knows experts and num_valid; the blocks share only the writing */
+    RANK_ALL,
+    /* each block counts its own ids by warp and expert, and the other blocks' ids only by expert */
+    COUNT_OTHERS,
+    /* each block counts its own ids and writes the counts to a.counts; a grid barrier follows */
     GRID_SYNC,
 };
 template <int Threads> MF_DEVICE enum sort_method choose_sort_method(i32 ids)
@@ -31,7 +33,7 @@ template <int Threads> MF_DEVICE enum sort_method choose_sort_method(i32 ids)
     return ids <= MF_HIP_SORT_RANKED ? RANK_ALL : ids <= MF_HIP_SORT_COUNTED ? COUNT_OTHERS : GRID_SYNC;
 }
 
-/* Loads ids outside this block's run [from, to), MF_THREADS apart; ids inside the run become MF_E. */
+/* Loads ids outside this block's run [from, to), MF_THREADS apart. Ids inside the run become MF_E. */
 MF_DEVICE void load_others(const i32 *ids, i32 n, i32 from, i32 to, u32 (&ret)[LOADS_IN_FLIGHT])
 {
     MF_UNROLL
@@ -40,7 +42,7 @@ MF_DEVICE void load_others(const i32 *ids, i32 n, i32 from, i32 to, u32 (&ret)[L
         ret[c] = i < n && (i < from || i >= to) ? MF_MIN((u32)mf_local_expert(ids[i]), (u32)MF_E) : MF_E;
     }
 }
-/* Adds them to the counts per expert of the blocks before and after this one. */
+/* Adds the loaded ids to the counts per expert of the blocks before and after this block. */
 MF_DEVICE void count_others(const u32 (&expert)[LOADS_IN_FLIGHT], i32 from, i32 *before, i32 *behind)
 {
     MF_UNROLL
@@ -50,8 +52,9 @@ MF_DEVICE void count_others(const u32 (&expert)[LOADS_IN_FLIGHT], i32 from, i32 
     }
 }
 
-/* Thread e: number of expert e's rows in lower blocks, given this block's number `rows`; *ret_all: in all
- * blocks. scan_others() uses the results of count_others, scan_blocks() a grid barrier. */
+/* Thread e returns the number of expert e's rows in lower blocks; `rows` is their number in this block, and
+ * *ret_all receives their number in all blocks. scan_others() uses the results of count_others, scan_blocks()
+ * uses a grid barrier. */
 MF_DEVICE i32 scan_others(const i32 *before, const i32 *behind, i32 rows, i32 *ret_all)
 {
     const bool is_expert = threadIdx.x < MF_E;
@@ -97,8 +100,8 @@ MF_DEVICE void load_weights(const float *weights, i32 to, const id_batch<LOADS_I
         ret[c] = t.first + c * MF_WAVE < to ? weights[t.first + c * MF_WAVE] : 0.0f;
 }
 
-/* Writes the batch's ids to row start[expert] + rank, plus the warp's base[expert] if given. If all blocks
- * have the same ids, they take alternate groups of a warp's width. */
+/* Writes the batch's ids to row start[expert] + rank, plus the warp's base[expert] if `base` is not NULL. If
+ * all blocks have the same ids, the blocks take turns, each with a group of a warp's width. */
 MF_DEVICE void place_batch(const mf_hip_sort_args &a, i32 to, const i32 *start, const i32 *base,
                            const id_batch<LOADS_IN_FLIGHT> &t, const float (&weight)[LOADS_IN_FLIGHT],
                            i32 part, i32 n_parts)
@@ -126,7 +129,7 @@ MF_DEVICE void place_padding(const mf_hip_sort_args &a, const i32 *begin, const 
         }
     }
 }
-/* No work to overlap with the sort. */
+/* Type of `overlap` if no work overlaps with the sort. */
 struct no_overlap {
     __device__ __forceinline__ void operator()()
     {
@@ -138,9 +141,9 @@ struct block_part {
     enum sort_method sort_method;
 };
 
-/* Sorts the ids. Writes to global memory are not yet visible to other threads at the end. A warp's last
- * batch stays in registers during the scan; earlier batches are loaded again. overlap() runs while the
- * first ids are loaded. */
+/* Sorts the ids. When the function returns, its writes to global memory are not yet visible to other threads.
+ * A warp's last batch stays in registers during the scan; earlier batches are loaded again. overlap() runs
+ * while the first ids are loaded. */
 template <class Overlap>
 MF_DEVICE void sort_ids(const mf_hip_sort_args &a, i32 *lds, const block_part by, Overlap &overlap)
 {
@@ -200,7 +203,7 @@ MF_DEVICE void sort_ids(const mf_hip_sort_args &a, i32 *lds, const block_part by
     place_experts(a.experts, begin, total, block, blocks);
     place_padding(a, begin, total, by.block, by.blocks);
     place_batch(a, to, start, count + wave * MF_E, held, weight, part, n_parts);
-    mf_wave_sync(); /* earlier batches continue from the start of the warp's ids */
+    mf_wave_sync(); /* earlier batches are counted again, from the start of the warp's ids */
     for (i32 first = from; first < last; first += LOADS_IN_FLIGHT * MF_WAVE) {
         again.first = first + lane;
         load_ids(a.ids, to, again);

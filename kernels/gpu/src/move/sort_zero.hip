@@ -1,6 +1,7 @@
-/* Prepares stage 1 in one launch: the first blocks sort the ids (sort.h), the others quantise x
- * (quant_groups.h, with MF_GROUP) and zero y if given. The sort is bound by latency, the rest by memory
- * bandwidth. The grid has more blocks than sort; with GRID_SYNC all must be co-resident. */
+/* Prepares stage 1 in one launch. The first blocks sort the ids (sort.h); the other blocks quantise x
+ * (quant_groups.h, with MF_GROUP) and zero y if it is not NULL. The sort is bound by latency, the rest by
+ * memory bandwidth. The grid has more blocks than those that sort; with GRID_SYNC all blocks must be
+ * co-resident. */
 #include "dialect.h"
 #include "sort.h"
 #include "zero.h"
@@ -19,7 +20,8 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, 1) mf_sort_zero(const mf_hip_so
         sort_ids(a.sort, lds, block_part{(i32)blockIdx.x, sorters, sort_method}, overlap);
         return;
     }
-    if (sort_method == GRID_SYNC && sorters > 1) { /* the grid barrier counts all blocks */
+    /* the grid barrier counts all blocks, so the blocks that do not sort must arrive too */
+    if (sort_method == GRID_SYNC && sorters > 1) {
         u32 generation;
         mf_grid_arrive(mf_sorters, &generation);
     }

@@ -1,4 +1,4 @@
-/* Zeroes y, into which a stage adds (zero.h). */
+/* Zeroes y, to which a stage adds later (zero.h). */
 #include "dialect.h"
 #include "args.h"
 #include "zero.h"

@@ -1,6 +1,6 @@
-/* Families mx and wint4 on GPUs: the two stages with 4-bit or microscaled weights (kernels/gpu/src/mx.hip),
- * and with 4-bit weights on Hopper (kernels/gpu/src/hopper/mx_hopper.hip). The families differ only in the
- * weights they accept. Step names:
+/* Families two_stage_mx and two_stage_int4 on GPUs: the two stages with 4-bit or microscaled weights
+ * (kernels/gpu/src/mx.hip), and with 4-bit weights on Hopper (kernels/gpu/src/hopper/mx_hopper.hip). The
+ * families differ only in the weights they accept. Step names:
  *
  *     s1_bf16_mxfp4_silu_m16_n128_k256_s4_w4x1[_w][_gu1]   gather+gemm1+act, writes bf16 h
  *     s2_bf16_mxfp4_m16_n128_k256_s4_w4x1_z|zw             gemm2, writes z or weighted z
@@ -81,11 +81,8 @@ struct config {
     const struct variant *v;
 };
 
-struct mf_kernel {
-    struct mf_hip_function function; /* first */
-    struct mf_shape shape;
+struct plan {
     struct config config;
-    struct mf_grid grid;
     int32_t tile_columns;
 };
 
@@ -281,16 +278,17 @@ static int match_name(struct walk *w, const struct config *c)
     return 1;
 }
 
-static int find(const char *family, const struct mf_device_info *device, const struct mf_shape *shape,
-                const char *name, struct walk *ret)
+static int find(const struct mf_family *f, const struct mf_device_info *device, const struct mf_shape *shape,
+                const char *name, void *ret_plan)
 {
+    struct walk w = {.family = f->name, .device = device, .shape = shape, .name = name};
     struct mf_refusal no;
-    *ret = (struct walk){.family = family, .device = device, .shape = shape, .name = name};
     if (strncmp(name, "s1_", 3) != 0 && strncmp(name, "s2_", 3) != 0)
         return -EINVAL;
-    if (!mf_hip_family_takes(family, device, shape, NULL, &no) || each(ret, name[1] - '0', match_name) != 1 ||
-        !is_legal(&ret->found, shape, device, &no))
+    if (!mf_hip_family_takes(f->name, device, shape, NULL, &no) || each(&w, name[1] - '0', match_name) != 1 ||
+        !is_legal(&w.found, shape, device, &no))
         return -ENOTSUP;
+    ((struct plan *)ret_plan)->config = w.found;
     return 0;
 }
 
@@ -304,9 +302,10 @@ static const char *element_of(const struct mf_codec *c)
                                          : "FP8";
 }
 
-static void code_of(const struct mf_hip_machine *machine, const struct config *c, const struct mf_shape *s,
-                    struct mf_code *ret)
+static void write_code(const struct mf_device_info *device, const struct mf_shape *s, const void *plan,
+                       struct mf_code *ret)
 {
+    const struct config *c = &((const struct plan *)plan)->config;
     const struct variant *v = c->v;
     const struct mf_codecs codecs = codecs_of(s);
     *ret = v->is_hopper ? (struct mf_code){.source = "mx_hopper.hip", .function = "mf_mx_hopper"}
@@ -316,7 +315,7 @@ static void code_of(const struct mf_hip_machine *machine, const struct config *c
     mf_code_define(ret, "MF_W_GROUP=%d", codecs.w->group_cols);
     mf_code_define(ret, "MF_X=%s", element_of(codecs.a));
     mf_code_define(ret, "MF_X_GROUP=%d", codecs.a->group_cols);
-    mf_code_define(ret, "MF_STAGES=%d", stages_of(machine, c, s));
+    mf_code_define(ret, "MF_STAGES=%d", stages_of(mf_hip_machine_of(device), c, s));
     if (v->is_hopper) {
         mf_code_define(ret, "MF_BLOCKS=%d", v->blocks);
         return;
@@ -327,56 +326,21 @@ static void code_of(const struct mf_hip_machine *machine, const struct config *c
     mf_code_define(ret, "MF_BLOCKS=%d", v->blocks);
 }
 
-static int code_for(const char *family, const struct mf_device_info *device, const struct mf_shape *shape,
-                    const char *name, struct mf_code *ret)
+static void set_grid(struct mf_kernel *k)
 {
-    struct walk w;
-    int r = find(family, device, shape, name, &w);
-    if (r == 0)
-        code_of(mf_hip_machine_of(device), &w.found, shape, ret);
-    return r;
-}
-static int mx_code(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
-                   struct mf_code *ret)
-{
-    return code_for("mx", device, shape, name, ret);
-}
-static int wint4_code(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
-                      struct mf_code *ret)
-{
-    return code_for("wint4", device, shape, name, ret);
-}
-
-static void set_token_count(struct mf_kernel *k, int64_t token)
-{
-    k->shape.token = token;
-    k->tile_columns = mf_hip_stage_tile_columns(&k->config.st, &k->shape, &k->function.device->info);
-}
-
-static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
-                     const char *name, struct mf_kernel **ret)
-{
-    const struct mf_hip_machine *machine = mf_hip_machine_of(&device->info);
-    struct walk w;
-    struct mf_code c;
-    int r = find(f->name, &device->info, shape, name, &w);
-    if (r < 0)
-        return r;
-    code_of(machine, &w.found, shape, &c);
-    struct mf_kernel *k;
-    r = mf_hip_kernel_new(device, &c, sizeof(*k), &k);
-    if (r < 0)
-        return r;
-    k->shape = *shape;
-    k->config = w.found;
-    const struct variant *v = w.found.v;
+    const struct config *c = &((const struct plan *)k->plan)->config;
+    const struct mf_device_info *device = &k->function.device->info;
+    const struct mf_hip_machine *machine = mf_hip_machine_of(device);
+    const struct variant *v = c->v;
     int threads = v->is_hopper ? MF_HIP_HOPPER_THREADS : v->warps_n * v->warps_m * machine->wave;
-    k->grid =
-        mf_hip_persistent_grid(&device->info, threads, v->blocks, shared_bytes(machine, &w.found, shape));
+    k->grid = mf_hip_persistent_grid(device, threads, v->blocks, shared_bytes(machine, c, &k->shape));
     k->grid.programmatic_launch = true; /* mf_begin */
-    set_token_count(k, shape->token);
-    *ret = k;
-    return 0;
+}
+
+static void set_token_count(struct mf_kernel *k)
+{
+    struct plan *plan = k->plan;
+    plan->tile_columns = mf_hip_stage_tile_columns(&plan->config.st, &k->shape, &k->function.device->info);
 }
 
 /* End of the scales of a tensor. */
@@ -392,15 +356,17 @@ static const void *scales_end(const struct mf_kernel *k, const struct mf_tensor_
 static int launch_hopper(struct mf_kernel *k, const struct mf_launch *l, const struct mf_hip_mx_args *mx)
 {
     struct mf_hip_bulk_args a = {.tile = mx->tile, .w_scale_end = mx->w_scale_end};
-    a.tile.columns = k->tile_columns;
-    int r =
-        mf_hip_stage_map_weights(&k->config.st, &k->shape, k->function.device, 4, l->needs[2].part[0], &a.w);
+    const struct plan *plan = k->plan;
+    a.tile.columns = plan->tile_columns;
+    int r = mf_hip_stage_map_weights(&plan->config.st, &k->shape, k->function.device, 4, l->needs[2].part[0],
+                                     &a.w);
     return r < 0 ? r : mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
 }
 
 static int launch(struct mf_kernel *k, const struct mf_launch *l)
 {
-    const struct mf_hip_stage *st = &k->config.st;
+    const struct config *c = &((const struct plan *)k->plan)->config;
+    const struct mf_hip_stage *st = &c->st;
     const struct mf_tensor_spec x =
         st->stage == 1 ? mf_plain_x(&k->shape) : mf_plain_h(&k->shape, st->block_m);
     const struct mf_tensor_spec w =
@@ -408,32 +374,18 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
     const struct mf_hip_mx_args a = {.tile = mf_hip_stage_args(st, &k->shape, l),
                                      .x_scale_end = scales_end(k, &x, &l->needs[0]),
                                      .w_scale_end = scales_end(k, &w, &l->needs[2])};
-    return k->config.v->is_hopper ? launch_hopper(k, l, &a)
-                                  : mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
+    return c->v->is_hopper ? launch_hopper(k, l, &a) : mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
 }
 
-const struct mf_family mf_family_hip_mx = {
-    .api = MF_FAMILY_API,
-    .name = "mx",
-    .device_kind = "hip",
-    .enumerate = enumerate,
-    .open = open_step,
-    .launch = launch,
-    .close = mf_hip_kernel_close,
+static const struct mf_hip_steps steps = {
+    .plan_bytes = sizeof(struct plan),
+    .find = find,
+    .code = write_code,
+    .open = set_grid,
     .set_token_count = set_token_count,
-    .code = mx_code,
-    .supports_ep = true,
 };
 
-const struct mf_family mf_family_hip_wint4 = {
-    .api = MF_FAMILY_API,
-    .name = "wint4",
-    .device_kind = "hip",
-    .enumerate = enumerate,
-    .open = open_step,
-    .launch = launch,
-    .close = mf_hip_kernel_close,
-    .set_token_count = set_token_count,
-    .code = wint4_code,
-    .supports_ep = true,
-};
+const struct mf_family mf_family_hip_two_stage_mx =
+    MF_HIP_FAMILY(.name = "two_stage_mx", .enumerate = enumerate, .launch = launch, .hip_steps = &steps);
+const struct mf_family mf_family_hip_two_stage_int4 =
+    MF_HIP_FAMILY(.name = "two_stage_int4", .enumerate = enumerate, .launch = launch, .hip_steps = &steps);

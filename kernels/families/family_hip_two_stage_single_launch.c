@@ -1,4 +1,4 @@
-/* Family pair on GPUs: both stages of the grouped GEMM in one launch of the Hopper core
+/* Family two_stage_single_launch on GPUs: both stages of the grouped GEMM in one launch of the Hopper core
  * (kernels/gpu/src/hopper/pair.hip). Input: sorted, quantised tokens. Output: rows accumulated into y, which
  * the launch or an earlier step zeroes. family_hip_both.h describes the step names. */
 #include <string.h>
@@ -10,7 +10,6 @@
 #include "kernels/fusion/fusion.h"
 #include "kernels/gpu/src/args.h"
 
-#define ALIGN 256
 /* Token count from which this launch may zero y. With fewer tokens, HBM bandwidth is free during the sort,
  * not during stage 1. */
 #define ZERO_FROM 2048
@@ -22,13 +21,10 @@ static const struct mf_hip_both_variant variants[] = {
     {64, 256, true, true, false},
 };
 
-struct mf_kernel {
-    struct mf_hip_function function; /* first */
-    struct mf_shape shape;
+struct plan {
     struct mf_hip_both config;
     struct mf_hip_stage up, down;
     struct mf_hip_hopper_order up_order, down_order;
-    struct mf_grid grid;
 };
 
 /* ---- steps ---- */
@@ -42,13 +38,9 @@ static int64_t n_made(const struct mf_hip_both *c, const struct mf_shape *s)
 }
 static uint64_t lay_out(const struct mf_hip_both *c, const struct mf_shape *s, uint64_t ret[N_PLACES])
 {
-    uint64_t scale, h = mf_hip_both_h(c, s, &scale), at = 0;
+    uint64_t scale, h = mf_hip_both_h(c, s, &scale);
     const uint64_t bytes[N_PLACES] = {[H] = h, [H_SCALE] = scale, [MADE] = (uint64_t)n_made(c, s) * 4};
-    for (int i = 0; i < N_PLACES; i++) {
-        ret[i] = at;
-        at += (bytes[i] + ALIGN - 1) / ALIGN * ALIGN;
-    }
-    return at;
+    return mf_hip_both_lay_out(bytes, N_PLACES, ret);
 }
 
 /* Combines the steps of both stages. needs: x, sorted, w1, w2, then b1 and b2 if the layer has them, and
@@ -68,7 +60,7 @@ static struct mf_step describe(const struct mf_hip_both *c, const struct mf_shap
     uint64_t places[N_PLACES];
     (void)mf_copy(s.family, sizeof(s.family), c->family->name);
     mf_hip_both_name(c, shape, s.name);
-    s.workspace_bytes = lay_out(c, shape, places) + ALIGN;
+    s.workspace_bytes = lay_out(c, shape, places);
     mf_step_need(&s, up.needs[0]);
     mf_step_need(&s, up.needs[1]);
     mf_step_need(&s, up.needs[2]);
@@ -97,12 +89,13 @@ static bool takes(const struct mf_device_info *device, const struct mf_shape *s,
         .accumulates = true,
     };
     mf_ops before = MF_OP_BIT(MF_OP_SORT) | MF_OP_BIT(MF_OP_QUANT1);
-    return mf_hip_both_takes("pair", device, s, ret_format, no) &&
+    return mf_hip_both_takes("two_stage_single_launch", device, s, ret_format, no) &&
            mf_cpu_may_cover(s, mf_layer_ops(s) & ~before, 1, &caps, no);
 }
 
 static const struct mf_hip_both_family both = {
-    .name = "pair",
+    .name = "two_stage_single_launch",
+    .word = "pair",
     .source = "pair.hip",
     .function = "mf_pair",
     .variants = variants,
@@ -119,56 +112,53 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
     return mf_hip_both_enumerate(&both, device, shape, offer);
 }
 
-static int code(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
-                struct mf_code *ret)
-{
-    struct mf_hip_both c;
-    return mf_hip_both_find(&both, device, shape, name, &c, ret);
-}
-
 /* ---- launches ---- */
 
-/* Shared memory stays unchanged: the number of stages is compiled in. */
-static void set_token_count(struct mf_kernel *k, int64_t token)
+static int find(const struct mf_family *f, const struct mf_device_info *device, const struct mf_shape *shape,
+                const char *name, void *ret_plan)
 {
-    const struct mf_device_info *device = &k->function.device->info;
-    k->shape.token = token;
-    k->up_order = mf_hip_hopper_order_of(&k->up, &k->shape, device, true);
-    k->down_order = mf_hip_hopper_order_of(&k->down, &k->shape, device, true);
+    struct plan *plan = ret_plan;
+    (void)f;
+    int r = mf_hip_both_find(&both, device, shape, name, &plan->config);
+    if (r < 0)
+        return r;
+    plan->up = mf_hip_both_stage(&plan->config, shape, 1);
+    plan->down = mf_hip_both_stage(&plan->config, shape, 2);
+    return 0;
 }
 
-static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
-                     const char *name, struct mf_kernel **ret)
+static void write_code(const struct mf_device_info *device, const struct mf_shape *shape, const void *plan,
+                       struct mf_code *ret)
 {
-    struct mf_hip_both c;
-    struct mf_code source;
-    (void)f;
-    int r = mf_hip_both_find(&both, &device->info, shape, name, &c, &source);
-    if (r < 0)
-        return r;
-    struct mf_kernel *k;
-    r = mf_hip_kernel_new(device, &source, sizeof(*k), &k);
-    if (r < 0)
-        return r;
-    k->shape = *shape;
-    k->config = c;
-    k->up = mf_hip_both_stage(&c, shape, 1);
-    k->down = mf_hip_both_stage(&c, shape, 2);
-    k->grid = mf_hip_persistent_grid(&device->info, MF_HIP_HOPPER_THREADS, 1,
-                                     mf_hip_both_lds(&c, &device->info, shape));
+    mf_hip_both_code(&((const struct plan *)plan)->config, device, shape, ret);
+}
+
+static void set_grid(struct mf_kernel *k)
+{
+    const struct plan *plan = k->plan;
+    const struct mf_device_info *device = &k->function.device->info;
+    k->grid = mf_hip_persistent_grid(device, MF_HIP_HOPPER_THREADS, 1,
+                                     mf_hip_both_lds(&plan->config, device, &k->shape));
     k->grid.programmatic_launch = true;
-    set_token_count(k, shape->token);
-    *ret = k;
-    return 0;
+}
+
+/* Shared memory stays unchanged: the number of stages is compiled in. */
+static void set_token_count(struct mf_kernel *k)
+{
+    struct plan *plan = k->plan;
+    const struct mf_device_info *device = &k->function.device->info;
+    plan->up_order = mf_hip_hopper_order_of(&plan->up, &k->shape, device, true);
+    plan->down_order = mf_hip_hopper_order_of(&plan->down, &k->shape, device, true);
 }
 
 static int launch(struct mf_kernel *k, const struct mf_launch *l)
 {
+    const struct plan *plan = k->plan;
     const struct mf_shape *s = &k->shape;
     struct mf_device *device = k->function.device;
     uint64_t places[N_PLACES];
-    uint8_t *base = (uint8_t *)(((uintptr_t)l->workspace + ALIGN - 1) / ALIGN * ALIGN);
-    (void)lay_out(&k->config, s, places);
+    uint8_t *base = mf_hip_both_workspace(l);
+    (void)lay_out(&plan->config, s, places);
     const struct mf_tensor_ref h = {.part = {base + places[H], base + places[H_SCALE]}};
     struct mf_tensor_ref up_needs[] = {l->needs[0], l->needs[1], l->needs[2], {.part = {NULL}}},
                          down_needs[] = {h, l->needs[1], l->needs[3], {.part = {NULL}}};
@@ -179,25 +169,24 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
     const struct mf_launch up = {.needs = up_needs, .gives = &h},
                            down = {.needs = down_needs, .gives = l->gives};
     struct mf_hip_pair_args a = {.made = (uint32_t *)(base + places[MADE]),
-                                 .n_made = (int32_t)n_made(&k->config, s)};
-    a.up = mf_hip_hopper_args(&k->up, s, &device->info, &up, &k->up_order);
-    a.down = mf_hip_hopper_args(&k->down, s, &device->info, &down, &k->down_order);
-    a.up.y = k->config.zeroes ? l->gives[0].part[0] : NULL;
-    int r = mf_hip_hopper_map(&k->up, s, device, &up, &a.up);
+                                 .n_made = (int32_t)n_made(&plan->config, s)};
+    a.up = mf_hip_hopper_args(&plan->up, s, &device->info, &up, &plan->up_order);
+    a.down = mf_hip_hopper_args(&plan->down, s, &device->info, &down, &plan->down_order);
+    a.up.y = plan->config.zeroes ? l->gives[0].part[0] : NULL;
+    int r = mf_hip_hopper_map(&plan->up, s, device, &up, &a.up);
     if (r == 0)
-        r = mf_hip_hopper_map(&k->down, s, device, &down, &a.down);
+        r = mf_hip_hopper_map(&plan->down, s, device, &down, &a.down);
     return r < 0 ? r : mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
 }
 
-const struct mf_family mf_family_hip_pair = {
-    .api = MF_FAMILY_API,
-    .name = "pair",
-    .device_kind = "hip",
-    .enumerate = enumerate,
-    .open = open_step,
-    .launch = launch,
-    .close = mf_hip_kernel_close,
+static const struct mf_hip_steps steps = {
+    .plan_bytes = sizeof(struct plan),
+    .find = find,
+    .code = write_code,
+    .open = set_grid,
     .set_token_count = set_token_count,
-    .code = code,
-    .supports_ep = true,
 };
+
+const struct mf_family mf_family_hip_two_stage_single_launch =
+    MF_HIP_FAMILY(.name = "two_stage_single_launch", .enumerate = enumerate, .launch = launch,
+                  .hip_steps = &steps);

@@ -1,4 +1,4 @@
-/* Family lib: oneDNN matmul per expert block, as a vendor baseline. It multiplies bf16 only: a step of
+/* Family onednn: oneDNN matmul per expert block, as a vendor baseline. It multiplies bf16 only: a step of
  * family move dequantises quantised weights first, and quantised rows are dequantised while they are
  * gathered.
  *
@@ -221,7 +221,7 @@ static struct mf_tensor_spec weight_of(const struct config *c, const struct mf_s
 
 static void describe(const struct config *c, const struct mf_shape *shape, struct mf_step *ret)
 {
-    struct mf_step s = {.family = "lib", .block_m = c->block_m};
+    struct mf_step s = {.family = "onednn", .block_m = c->block_m};
     double slots = mf_cpu_slots(shape), H = shape->model_dim, I = shape->inter_dim;
     size_t N, K;
 
@@ -623,9 +623,9 @@ static void set_token_count(struct mf_kernel *k, int64_t token)
     k->shape.token = token;
 }
 
-const struct mf_family mf_family_lib = {
+const struct mf_family mf_family_onednn = {
     .api = MF_FAMILY_API,
-    .name = "lib",
+    .name = "onednn",
     .device_kind = "cpu",
     .enumerate = enumerate,
     .open = open_step,

@@ -1,4 +1,4 @@
-/* Family one on GPUs: the whole layer in one launch, for few tokens (kernels/gpu/src/one.hip).
+/* Family one_stage on GPUs: the whole layer in one launch, for few tokens (kernels/gpu/src/one.hip).
  *
  *     one_bf16_silu_t512_b8_c1_y12[_p128]
  *
@@ -32,31 +32,26 @@ static const struct variant wide_variants[] = {
     {512, 4, 2, 8}, {512, 4, 4, 8}, {1024, 2, 1, 4},  {1024, 2, 2, 4},
 };
 
-struct config {
+struct plan {
     const struct variant *v;
     bool sliced; /* w1 and w2 are in layout panel128 */
+    enum mf_hip_format format;
 };
 
 /* The i-th candidate: all variants with weights in checkpoint layout, then, if supported, all with panel128.
  * false: i is out of range. */
-static bool nth_config(const struct mf_device_info *device, const struct mf_shape *s, size_t i,
-                       struct config *ret)
+static bool nth_plan(const struct mf_device_info *device, const struct mf_shape *s, size_t i,
+                     struct plan *ret)
 {
     struct mf_refusal no;
     bool wide = mf_hip_machine_of(device)->wave == 64;
     size_t n = wide ? MF_ARRAY_LEN(wide_variants) : MF_ARRAY_LEN(variants);
-    *ret = (struct config){(wide ? wide_variants : variants) + i % n, i >= n};
+    *ret = (struct plan){.v = (wide ? wide_variants : variants) + i % n, .sliced = i >= n};
     return i < n || (i < 2 * n && mf_hip_reads_panel128(device) &&
                      mf_hip_may_panel128(s, MF_TENSOR_W1, &no) && mf_hip_may_panel128(s, MF_TENSOR_W2, &no));
 }
 
-struct mf_kernel {
-    struct mf_hip_function function; /* first */
-    struct mf_shape shape;
-    struct mf_grid grid;
-};
-
-static void print_name(const struct config *c, const struct mf_shape *s, char buf[MF_STEP_NAME_MAX])
+static void print_name(const struct plan *c, const struct mf_shape *s, char buf[MF_STEP_NAME_MAX])
 {
     char format[MF_FORMAT_WORD_MAX];
     const char *w1 = mf_hip_weights_word(s, MF_TENSOR_W1, c->sliced);
@@ -79,11 +74,11 @@ static uint32_t shared_bytes(const struct mf_shape *s)
 static bool is_legal(const struct mf_device_info *device, const struct mf_shape *s,
                      enum mf_hip_format *ret_format, struct mf_refusal *no)
 {
-    if (!mf_hip_family_takes("tile", device, s, ret_format, no)) /* same weight formats as tile */
+    if (!mf_hip_family_takes("two_stage", device, s, ret_format, no)) /* same weight formats */
         return false;
     uint32_t shared_max = (uint32_t)mf_hip_machine_of(device)->shared_block;
     if (mf_hip_is_int8(*ret_format))
-        mf_refuse(no, "q_dtype", "activations are int8; family one supports bf16 and fp8 only");
+        mf_refuse(no, "q_dtype", "activations are int8; family one_stage supports bf16 and fp8 only");
     else if (s->token > TOKENS_MAX)
         mf_refuse(
             no, "tokens_max",
@@ -97,9 +92,9 @@ static bool is_legal(const struct mf_device_info *device, const struct mf_shape 
     return false;
 }
 
-static void describe(const struct config *c, const struct mf_shape *shape, struct mf_step *ret)
+static void describe(const struct plan *c, const struct mf_shape *shape, struct mf_step *ret)
 {
-    struct mf_step s = mf_hip_whole_step("one", shape, c->sliced);
+    struct mf_step s = mf_hip_whole_step("one_stage", shape, c->sliced);
     print_name(c, shape, s.name);
     s.workspace_bytes = (uint64_t)(shape->token * shape->topk * shape->inter_dim) * 2;
     *ret = s;
@@ -112,8 +107,8 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
     enum mf_hip_format format;
     if (!is_legal(device, shape, &format, &no))
         return offer->reject(offer, f->name, f->name, no.rule, "%s", no.reason);
-    struct config c;
-    for (size_t i = 0; nth_config(device, shape, i, &c); i++) {
+    struct plan c;
+    for (size_t i = 0; nth_plan(device, shape, i, &c); i++) {
         struct mf_step step;
         if (shape->model_dim % c.v->columns)
             continue;
@@ -125,69 +120,52 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
     return 0;
 }
 
-static int find(const struct mf_device_info *device, const struct mf_shape *s, const char *name,
-                struct config *ret, struct mf_code *ret_code)
+static int find(const struct mf_family *f, const struct mf_device_info *device, const struct mf_shape *s,
+                const char *name, void *ret_plan)
 {
+    struct plan *plan = ret_plan;
     struct mf_refusal no;
     enum mf_hip_format format;
+    char own[MF_STEP_NAME_MAX];
+    (void)f;
     if (strncmp(name, "one_", 4) != 0)
         return -EINVAL;
     if (!is_legal(device, s, &format, &no))
         return -ENOTSUP;
-    struct config c;
-    for (size_t i = 0; nth_config(device, s, i, &c); i++) {
-        char own[MF_STEP_NAME_MAX];
-        print_name(&c, s, own);
+    for (size_t i = 0; nth_plan(device, s, i, plan); i++) {
+        print_name(plan, s, own);
         if (strcmp(own, name) != 0)
             continue;
-        *ret = c;
-        *ret_code = (struct mf_code){.source = "one.hip", .function = "mf_one"};
-        mf_hip_whole_define(ret_code, s, format);
-        if (c.sliced)
-            mf_code_define(ret_code, "MF_PANELS");
-        mf_code_define(ret_code, "MF_THREADS=%d", c.v->threads);
-        mf_code_define(ret_code, "MF_BATCH=%d", c.v->batch);
-        mf_code_define(ret_code, "MF_BATCH_Y=%d", c.v->batch_y);
-        mf_code_define(ret_code, "MF_COLS=%d", c.v->columns);
-        if (s->ep_experts > 0)
-            mf_hip_define_rank(ret_code, s);
+        plan->format = format;
         return 0;
     }
     return -ENOTSUP;
 }
 
-static int code(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
-                struct mf_code *ret)
+static void write_code(const struct mf_device_info *device, const struct mf_shape *s, const void *plan,
+                       struct mf_code *ret)
 {
-    struct config c;
-    return find(device, shape, name, &c, ret);
+    const struct plan *c = plan;
+    (void)device;
+    *ret = (struct mf_code){.source = "one.hip", .function = "mf_one"};
+    mf_hip_whole_define(ret, s, c->format);
+    if (c->sliced)
+        mf_code_define(ret, "MF_PANELS");
+    mf_code_define(ret, "MF_THREADS=%d", c->v->threads);
+    mf_code_define(ret, "MF_BATCH=%d", c->v->batch);
+    mf_code_define(ret, "MF_BATCH_Y=%d", c->v->batch_y);
+    mf_code_define(ret, "MF_COLS=%d", c->v->columns);
+    if (s->ep_experts > 0)
+        mf_hip_define_rank(ret, s);
 }
 
-static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
-                     const char *name, struct mf_kernel **ret)
+/* One block per SM: all blocks must be resident at once */
+static void set_token_count(struct mf_kernel *k)
 {
-    struct config c;
-    struct mf_code source;
-    (void)f;
-    int r = find(&device->info, shape, name, &c, &source);
-    if (r < 0)
-        return r;
-    struct mf_kernel *k;
-    r = mf_hip_kernel_new(device, &source, sizeof(*k), &k);
-    if (r < 0)
-        return r;
-    k->shape = *shape;
-    /* one block per SM: all blocks must be resident at once */
-    k->grid = (struct mf_grid){(uint32_t)device->info.cores, 1,    1,    (uint32_t)c.v->threads,
-                               shared_bytes(shape),          true, false};
-    *ret = k;
-    return 0;
-}
-
-static void set_token_count(struct mf_kernel *k, int64_t token)
-{
-    k->shape.token = token;
-    k->grid.shared = shared_bytes(&k->shape);
+    const struct plan *plan = k->plan;
+    uint32_t blocks = (uint32_t)k->function.device->info.cores;
+    k->grid =
+        (struct mf_grid){blocks, 1, 1, (uint32_t)plan->v->threads, shared_bytes(&k->shape), true, false};
 }
 
 static int launch(struct mf_kernel *k, const struct mf_launch *l)
@@ -210,15 +188,12 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
     return mf_hip_launch(&k->function, &k->grid, &args, sizeof(args));
 }
 
-const struct mf_family mf_family_hip_one = {
-    .api = MF_FAMILY_API,
-    .name = "one",
-    .device_kind = "hip",
-    .enumerate = enumerate,
-    .open = open_step,
-    .launch = launch,
-    .close = mf_hip_kernel_close,
+static const struct mf_hip_steps steps = {
+    .plan_bytes = sizeof(struct plan),
+    .find = find,
+    .code = write_code,
     .set_token_count = set_token_count,
-    .code = code,
-    .supports_ep = true,
 };
+
+const struct mf_family mf_family_hip_one_stage =
+    MF_HIP_FAMILY(.name = "one_stage", .enumerate = enumerate, .launch = launch, .hip_steps = &steps);

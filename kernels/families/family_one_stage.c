@@ -1,6 +1,6 @@
-/* Family one on CPUs: the whole layer in one launch, for few tokens. Every thread sorts all routes itself,
- * which is cheaper than waiting for another thread. A barrier separates the two GEMM stages; y is the only
- * output.
+/* Family one_stage on CPUs: the whole layer in one launch, for few tokens. Every thread sorts all routes
+ * itself, which is cheaper than waiting for another thread. A barrier separates the two GEMM stages; y is the
+ * only output.
  *
  *     one_bf16_silu_n32_c256_t2_p16    n: tile columns of stage 1, c: columns of y per tile */
 #include "kernels/families/family_cpu.h"
@@ -129,7 +129,7 @@ static void describe(const struct mf_kernel *k, struct mf_step *ret)
     const struct mf_shape *shape = &k->plan1.shape;
     const struct mf_layout *w1 = mf_cpu_layout(k->config.panel, k->config.alternating),
                            *w2 = mf_cpu_layout(k->config.panel, false);
-    struct mf_step s = {.family = "one", .stage = MF_STAGE_ONE, .covers = mf_layer_ops(shape)};
+    struct mf_step s = {.family = "one_stage", .stage = MF_STAGE_ONE, .covers = mf_layer_ops(shape)};
     double T = (double)shape->token, H = shape->model_dim, slots = mf_cpu_slots(shape);
 
     print_name(&k->config, shape, s.name);
@@ -410,9 +410,9 @@ static struct mf_kernel *close_step(struct mf_kernel *k)
     return NULL;
 }
 
-const struct mf_family mf_family_one = {
+const struct mf_family mf_family_one_stage = {
     .api = MF_FAMILY_API,
-    .name = "one",
+    .name = "one_stage",
     .device_kind = "cpu",
     .enumerate = enumerate,
     .open = open_step,

@@ -1,5 +1,5 @@
-/* Family tile on GPUs: the two stages of the grouped GEMM (kernels/gpu/src/tile.hip and tile_hopper.hip).
- * Step names:
+/* Family two_stage on GPUs: the two stages of the grouped GEMM (kernels/gpu/src/tile.hip and
+ * tile_hopper.hip). Step names:
  *
  *     s1_bf16_silu_m16_n128_s5_w4x1[_w][_gu1][_q][_zero]   gather+gemm1+act, writes h
  *     s2_bf16_m16_n128_s5_w4x1_z|zw|y                      gemm2, writes z, weighted z, or adds to y
@@ -140,11 +140,9 @@ static struct mf_hip_hopper hopper_of(const struct variant *v)
 {
     return (struct mf_hip_hopper){takes_turns(v), is_swapped(v)};
 }
-struct mf_kernel {
-    struct mf_hip_function function; /* first */
-    struct mf_shape shape;
+struct plan {
     struct config config;
-    struct mf_grid grid;
+    enum mf_hip_format format;
     struct mf_hip_hopper_order order;
 };
 
@@ -331,11 +329,11 @@ static int offer_step(struct walk *w, const struct config *c)
         return 0;
     print_name(c, w->shape, name);
     if (is_legal(c, w->shape, w->format, w->device, &no) && mf_hip_stage_allowed(&c->st, w->shape, &no)) {
-        struct mf_step step = mf_hip_stage_step(&c->st, "tile", w->shape);
+        struct mf_step step = mf_hip_stage_step(&c->st, "two_stage", w->shape);
         (void)mf_copy(step.name, sizeof(step.name), name);
         return w->offer->step(w->offer, &step);
     }
-    return w->offer->reject(w->offer, "tile", name, no.rule, "%s", no.reason);
+    return w->offer->reject(w->offer, "two_stage", name, no.rule, "%s", no.reason);
 }
 
 static int enumerate(const struct mf_family *f, const struct mf_device_info *device,
@@ -343,7 +341,7 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
 {
     struct walk w = {.device = device, .shape = shape, .offer = offer};
     struct mf_refusal no;
-    if (!mf_hip_family_takes("tile", device, shape, &w.format, &no))
+    if (!mf_hip_family_takes("two_stage", device, shape, &w.format, &no))
         return offer->reject(offer, f->name, f->name, no.rule, "%s", no.reason);
     int r = each(&w, 1, offer_step);
     return r < 0 ? r : each(&w, 2, offer_step);
@@ -359,24 +357,30 @@ static int match_name(struct walk *w, const struct config *c)
     return 1;
 }
 
-static int find(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
-                struct walk *ret)
+static int find(const struct mf_family *f, const struct mf_device_info *device, const struct mf_shape *shape,
+                const char *name, void *ret_plan)
 {
+    struct plan *plan = ret_plan;
+    struct walk w = {.device = device, .shape = shape, .name = name};
     struct mf_refusal no;
-    *ret = (struct walk){.device = device, .shape = shape, .name = name};
     if (strncmp(name, "s1_", 3) != 0 && strncmp(name, "s2_", 3) != 0)
         return -EINVAL;
-    if (!mf_hip_family_takes("tile", device, shape, &ret->format, &no) ||
-        each(ret, name[1] - '0', match_name) != 1 || !is_legal(&ret->found, shape, ret->format, device, &no))
+    if (!mf_hip_family_takes(f->name, device, shape, &w.format, &no) ||
+        each(&w, name[1] - '0', match_name) != 1 || !is_legal(&w.found, shape, w.format, device, &no))
         return -ENOTSUP;
+    plan->config = w.found;
+    plan->format = w.format;
     return 0;
 }
 
 /* ---- from a step to a launch ---- */
 
-static void code_of(const struct mf_hip_machine *machine, const struct config *c, const struct mf_shape *s,
-                    enum mf_hip_format format, struct mf_code *ret)
+static void write_code(const struct mf_device_info *device, const struct mf_shape *s, const void *plan,
+                       struct mf_code *ret)
 {
+    const struct mf_hip_machine *machine = mf_hip_machine_of(device);
+    const struct config *c = &((const struct plan *)plan)->config;
+    enum mf_hip_format format = ((const struct plan *)plan)->format;
     const struct variant *v = c->v;
     *ret = is_hopper(v) ? (struct mf_code){.source = "tile_hopper.hip", .function = "mf_tile_hopper"}
                         : (struct mf_code){.source = "tile.hip", .function = "mf_tile"};
@@ -401,69 +405,43 @@ static void code_of(const struct mf_hip_machine *machine, const struct config *c
         mf_code_define(ret, "MF_DIRECT");
 }
 
-static int code(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
-                struct mf_code *ret)
+static void set_grid(struct mf_kernel *k)
 {
-    struct walk w;
-    int r = find(device, shape, name, &w);
-    if (r == 0)
-        code_of(mf_hip_machine_of(device), &w.found, shape, w.format, ret);
-    return r;
-}
-
-static void set_token_count(struct mf_kernel *k, int64_t token)
-{
-    k->shape.token = token;
-    k->order = mf_hip_hopper_order_of(&k->config.st, &k->shape, &k->function.device->info, false);
-}
-
-static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
-                     const char *name, struct mf_kernel **ret)
-{
-    struct walk w;
-    struct mf_code c;
-    (void)f;
-    int r = find(&device->info, shape, name, &w);
-    if (r < 0)
-        return r;
-    code_of(mf_hip_machine_of(&device->info), &w.found, shape, w.format, &c);
-    struct mf_kernel *k;
-    r = mf_hip_kernel_new(device, &c, sizeof(*k), &k);
-    if (r < 0)
-        return r;
-    k->shape = *shape;
-    k->config = w.found;
-    const struct variant *v = w.found.v;
-    const struct mf_hip_machine *machine = mf_hip_machine_of(&device->info);
-    k->grid = mf_hip_persistent_grid(&device->info, v->warps_n * v->warps_m * machine->wave, v->blocks,
-                                     shared_bytes(machine, &w.found, shape, w.format));
+    const struct plan *plan = k->plan;
+    const struct variant *v = plan->config.v;
+    const struct mf_device_info *device = &k->function.device->info;
+    const struct mf_hip_machine *machine = mf_hip_machine_of(device);
+    k->grid = mf_hip_persistent_grid(device, v->warps_n * v->warps_m * machine->wave, v->blocks,
+                                     shared_bytes(machine, &plan->config, &k->shape, plan->format));
     k->grid.programmatic_launch = true; /* all cores start with mf_begin */
-    set_token_count(k, shape->token);
-    *ret = k;
-    return 0;
+}
+
+static void set_token_count(struct mf_kernel *k)
+{
+    struct plan *plan = k->plan;
+    plan->order = mf_hip_hopper_order_of(&plan->config.st, &k->shape, &k->function.device->info, false);
 }
 
 static int launch(struct mf_kernel *k, const struct mf_launch *l)
 {
-    const struct mf_hip_stage *st = &k->config.st;
+    const struct plan *plan = k->plan;
+    const struct mf_hip_stage *st = &plan->config.st;
     struct mf_device *device = k->function.device;
-    struct mf_hip_bulk_args a = mf_hip_hopper_args(st, &k->shape, &device->info, l, &k->order);
+    struct mf_hip_bulk_args a = mf_hip_hopper_args(st, &k->shape, &device->info, l, &plan->order);
     a.y = st->zeroes ? l->gives[1].part[0] : NULL;
-    if (!is_hopper(k->config.v))
+    if (!is_hopper(plan->config.v))
         return mf_hip_launch(&k->function, &k->grid, &a.tile, sizeof(a.tile));
     int r = mf_hip_hopper_map(st, &k->shape, device, l, &a);
     return r < 0 ? r : mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
 }
 
-const struct mf_family mf_family_hip_tile = {
-    .api = MF_FAMILY_API,
-    .name = "tile",
-    .device_kind = "hip",
-    .enumerate = enumerate,
-    .open = open_step,
-    .launch = launch,
-    .close = mf_hip_kernel_close,
+static const struct mf_hip_steps steps = {
+    .plan_bytes = sizeof(struct plan),
+    .find = find,
+    .code = write_code,
+    .open = set_grid,
     .set_token_count = set_token_count,
-    .code = code,
-    .supports_ep = true,
 };
+
+const struct mf_family mf_family_hip_two_stage =
+    MF_HIP_FAMILY(.name = "two_stage", .enumerate = enumerate, .launch = launch, .hip_steps = &steps);

@@ -1,5 +1,5 @@
-/* Two-stage grouped GEMM on CPUs: the families tile (16- and 8-bit weights), mx (microscaled weights) and
- * wint4, which differ only in the weights they accept. Step names:
+/* Two-stage grouped GEMM on CPUs: the families two_stage (16- and 8-bit weights), two_stage_mx
+ * (microscaled weights) and two_stage_int4, which differ only in the weights they accept. Step names:
  *
  *     s1_bf16_silu_m16_n32_k512_t2_p16[_near|_hw][_sk2][_x|_a16][_w][_q]   gather+gemm1+act, writes h
  *     s2_bf16_m16_n128_k192_t2_p16[_near|_hw]_z|zw|y                       gemm2, writes z, weighted z, or y
@@ -729,6 +729,6 @@ static struct mf_kernel *close_step(struct mf_kernel *k)
         .set_token_count = set_token_count, .supports_ep = true,                                             \
     }
 /* clang-format on */
-TWO_STAGE(tile);
-TWO_STAGE(mx);
-TWO_STAGE(wint4);
+TWO_STAGE(two_stage);
+TWO_STAGE(two_stage_mx);
+TWO_STAGE(two_stage_int4);

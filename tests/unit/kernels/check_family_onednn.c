@@ -5,12 +5,12 @@
 
 MF_TEST(test_contract, .rows = FAMILY_LOOPS)
 {
-    family_check_loop("lib", _i);
+    family_check_loop("onednn", _i);
 }
 
 MF_TEST(test_refused, .rows = MF_ARRAY_LEN(family_refused))
 {
-    family_refused_loop("lib", _i);
+    family_refused_loop("onednn", _i);
 }
 
 /* oneDNN supports bf16 only: it multiplies quantised weights if dequantising them in a separate step is
@@ -36,7 +36,7 @@ MF_TEST(test_quantised_weights, .rows = MF_ARRAY_LEN(quantised_cases) * (CONTRAC
 
     if (mf_isa_best() != MF_ISA_AVX512)
         return;
-    contract_enumerate("lib", &s, 2, &lib);
+    contract_enumerate("onednn", &s, 2, &lib);
     if (!quantised_cases[row].rule) {
         ck_assert_int_gt(lib.steps[MF_STAGE_STAGE1], 0);
         ck_assert_int_gt(lib.steps[MF_STAGE_STAGE2], 0);
@@ -50,5 +50,6 @@ MF_TEST(test_quantised_weights, .rows = MF_ARRAY_LEN(quantised_cases) * (CONTRAC
 
 int main(void)
 {
+    mf_draw_start();
     return mf_check_main(&(struct mf_test_group){.timeout_s = 120});
 }

@@ -3,12 +3,12 @@
 
 MF_TEST(test_contract, .rows = FAMILY_LOOPS)
 {
-    family_check_loop("one", _i);
+    family_check_loop("one_stage", _i);
 }
 
 MF_TEST(test_refused, .rows = MF_ARRAY_LEN(family_refused))
 {
-    family_refused_loop("one", _i);
+    family_refused_loop("one_stage", _i);
 }
 
 /* One launch without sorted order is limited to few tokens. */
@@ -18,7 +18,7 @@ MF_TEST(test_many_tokens)
     struct mf_shape s = contract_shape(&c, &contract_formats[0]);
     struct contract_answer a;
 
-    contract_enumerate("one", &s, 2, &a);
+    contract_enumerate("one_stage", &s, 2, &a);
     ck_assert_int_eq(a.steps[MF_STAGE_ONE], 0);
     ck_assert_str_eq(a.rule, "tokens");
     ck_assert_ptr_nonnull(strstr(a.reason, "17"));
@@ -26,5 +26,6 @@ MF_TEST(test_many_tokens)
 
 int main(void)
 {
+    mf_draw_start();
     return mf_check_main(&(struct mf_test_group){.timeout_s = 120});
 }

@@ -1,5 +1,6 @@
-/* Family layer on GPUs: the whole layer in one launch of the Hopper core (kernels/gpu/src/hopper/layer.hip),
- * for token counts large enough for matrix instructions. family_hip_both.h describes the step names. */
+/* Family whole_layer_persistent on GPUs: the whole layer in one launch of the Hopper core
+ * (kernels/gpu/src/hopper/layer.hip), for token counts large enough for matrix instructions.
+ * family_hip_both.h describes the step names. */
 #include "common/base/cleanup.h"
 #include "kernels/families/family_hip_both.h"
 #include "kernels/families/family_hip_whole.h"
@@ -7,7 +8,6 @@
 
 /* Every thread block sorts all slots redundantly. */
 #define SLOTS_MAX 8192
-#define ALIGN     256
 
 static const struct mf_hip_both_variant variants[] = {
     {32, 256, false, false, false}, {64, 256, false, false, false}, {96, 256, false, false, false},
@@ -21,20 +21,13 @@ static int experts_bytes(const struct mf_shape *s, int block_m)
     return (int)(mf_padded_rows(s, block_m) / block_m + 2) * 4;
 }
 
-struct mf_kernel {
-    struct mf_hip_function function; /* first */
-    struct mf_shape shape;
-    struct mf_hip_both config;
-    struct mf_grid grid;
-};
-
 /* ---- legality ---- */
 
 /* Checks that do not depend on the variant. */
 static bool takes(const struct mf_device_info *device, const struct mf_shape *s,
                   enum mf_hip_format *ret_format, struct mf_refusal *no)
 {
-    if (!mf_hip_both_takes("layer", device, s, ret_format, no))
+    if (!mf_hip_both_takes("whole_layer_persistent", device, s, ret_format, no))
         return false;
     if (*ret_format == MF_HIP_FP8_BLOCK && s->model_dim % 128)
         mf_refuse(no, "divisibility",
@@ -61,7 +54,7 @@ static uint64_t lay_out(const struct mf_hip_both *c, const struct mf_shape *s, u
 {
     bool quantised = s->q_type != MF_QTYPE_NO;
     uint64_t rows = (uint64_t)mf_padded_rows(s, c->v.block_m), T = (uint64_t)s->token;
-    uint64_t wide = (uint64_t)s->model_dim, scale, h = mf_hip_both_h(c, s, &scale), at = 0;
+    uint64_t wide = (uint64_t)s->model_dim, scale, h = mf_hip_both_h(c, s, &scale);
     const uint64_t bytes[N_PLACES] = {
         [H] = h,
         [H_SCALE] = scale,
@@ -71,11 +64,7 @@ static uint64_t lay_out(const struct mf_hip_both *c, const struct mf_shape *s, u
         [DONE] = rows / (uint64_t)c->v.block_m * 4,
         [TAKEN] = 2 * 4,
     };
-    for (int i = 0; i < N_PLACES; i++) {
-        ret[i] = at;
-        at += (bytes[i] + ALIGN - 1) / ALIGN * ALIGN;
-    }
-    return at;
+    return mf_hip_both_lay_out(bytes, N_PLACES, ret);
 }
 
 static struct mf_step describe(const struct mf_hip_both *c, const struct mf_shape *shape)
@@ -85,12 +74,13 @@ static struct mf_step describe(const struct mf_hip_both *c, const struct mf_shap
     mf_hip_both_name(c, shape, s.name);
     s.block_m = c->v.block_m;
     s.reorder_tolerance = mf_hip_stage_reorder_tolerance(shape);
-    s.workspace_bytes = lay_out(c, shape, places) + ALIGN;
+    s.workspace_bytes = lay_out(c, shape, places);
     return s;
 }
 
 static const struct mf_hip_both_family both = {
-    .name = "layer",
+    .name = "whole_layer_persistent",
+    .word = "layer",
     .source = "layer.hip",
     .function = "mf_layer",
     .variants = variants,
@@ -107,68 +97,42 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
     return mf_hip_both_enumerate(&both, device, shape, offer);
 }
 
-static int find(const struct mf_device_info *device, const struct mf_shape *s, const char *name,
-                struct mf_hip_both *ret, struct mf_code *ret_code)
-{
-    int r = mf_hip_both_find(&both, device, s, name, ret, ret_code);
-    if (r == 0)
-        mf_hip_define_rank(ret_code, s);
-    return r;
-}
+/* ---- launches; the plan is a struct mf_hip_both ---- */
 
-static int code(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
-                struct mf_code *ret)
+static int find(const struct mf_family *f, const struct mf_device_info *device, const struct mf_shape *shape,
+                const char *name, void *ret_plan)
 {
-    struct mf_hip_both c;
-    return find(device, shape, name, &c, ret);
-}
-
-/* ---- launches ---- */
-
-static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
-                     const char *name, struct mf_kernel **ret)
-{
-    struct mf_hip_both c;
-    struct mf_code source;
     (void)f;
-    int r = find(&device->info, shape, name, &c, &source);
-    if (r < 0)
-        return r;
-    struct mf_kernel *k;
-    r = mf_hip_kernel_new(device, &source, sizeof(*k), &k);
-    if (r < 0)
-        return r;
-    k->shape = *shape;
-    k->config = c;
-    /* one block per SM: all blocks must be resident at once */
-    k->grid = (struct mf_grid){(uint32_t)device->info.cores,
-                               1,
-                               1,
-                               MF_HIP_HOPPER_THREADS,
-                               mf_hip_both_lds(&c, &device->info, shape),
-                               true,
-                               true};
-    *ret = k;
-    return 0;
+    return mf_hip_both_find(&both, device, shape, name, ret_plan);
 }
 
-/* Shared memory stays unchanged: the number of stages is compiled in. */
-static void set_token_count(struct mf_kernel *k, int64_t token)
+static void write_code(const struct mf_device_info *device, const struct mf_shape *shape, const void *plan,
+                       struct mf_code *ret)
 {
-    k->shape.token = token;
+    mf_hip_both_code(plan, device, shape, ret);
+    mf_hip_define_rank(ret, shape);
+}
+
+/* One block per SM: all blocks must be resident at once. Shared memory is the same for all token counts: the
+ * number of stages is compiled in. */
+static void set_grid(struct mf_kernel *k)
+{
+    const struct mf_device_info *device = &k->function.device->info;
+    uint32_t shared = mf_hip_both_lds(k->plan, device, &k->shape);
+    k->grid = (struct mf_grid){(uint32_t)device->cores, 1, 1, MF_HIP_HOPPER_THREADS, shared, true, true};
 }
 
 static int launch(struct mf_kernel *k, const struct mf_launch *l)
 {
+    const struct mf_hip_both *plan = k->plan;
     const struct mf_shape *s = &k->shape;
     struct mf_device *device = k->function.device;
-    const struct mf_hip_stage up = mf_hip_both_stage(&k->config, s, 1),
-                              down = mf_hip_both_stage(&k->config, s, 2);
+    const struct mf_hip_stage up = mf_hip_both_stage(plan, s, 1), down = mf_hip_both_stage(plan, s, 2);
     bool quantised = s->q_type != MF_QTYPE_NO;
     uint64_t places[N_PLACES];
-    uint8_t *base = (uint8_t *)(((uintptr_t)l->workspace + ALIGN - 1) / ALIGN * ALIGN);
-    (void)lay_out(&k->config, s, places);
-    int64_t rows = mf_padded_rows(s, k->config.v.block_m);
+    uint8_t *base = mf_hip_both_workspace(l);
+    (void)lay_out(plan, s, places);
+    int64_t rows = mf_padded_rows(s, plan->v.block_m);
     struct mf_hip_layer_args a = {
         .up = {.x = quantised ? base + places[X] : l->needs[0].part[0],
                .x_scale = quantised ? (const float *)(base + places[X_SCALE]) : NULL,
@@ -206,15 +170,13 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
     return r < 0 ? r : mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
 }
 
-const struct mf_family mf_family_hip_layer = {
-    .api = MF_FAMILY_API,
-    .name = "layer",
-    .device_kind = "hip",
-    .enumerate = enumerate,
-    .open = open_step,
-    .launch = launch,
-    .close = mf_hip_kernel_close,
-    .set_token_count = set_token_count,
-    .code = code,
-    .supports_ep = true,
+static const struct mf_hip_steps steps = {
+    .plan_bytes = sizeof(struct mf_hip_both),
+    .find = find,
+    .code = write_code,
+    .open = set_grid,
 };
+
+const struct mf_family mf_family_hip_whole_layer_persistent =
+    MF_HIP_FAMILY(.name = "whole_layer_persistent", .enumerate = enumerate, .launch = launch,
+                  .hip_steps = &steps);

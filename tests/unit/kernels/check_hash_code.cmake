@@ -1,0 +1,35 @@
+# Tests mf_hash_code, of which the kernel revision is made: what counts as a change of the code.
+#   cmake -DCMAKE_C_COMPILER=… -DCMAKE_C_COMPILER_ID=… -DMODULES=… -DFOLDER=… -P check_hash_code.cmake
+list(APPEND CMAKE_MODULE_PATH ${MODULES})
+include(MfHashCode)
+file(MAKE_DIRECTORY ${FOLDER})
+function(hash_text text ret)
+    file(WRITE ${FOLDER}/code.c "${text}")
+    mf_hash_code(${FOLDER}/code.c hash)
+    set(${ret} ${hash} PARENT_SCOPE)
+endfunction()
+
+set(include "#include \"a.h\"\n")
+set(function "int f(int x) { return x + MAX; }\n")
+set(string "const char *s = \"text\"\;\n")
+hash_text("${include}${function}${string}" base_hash)
+
+# expect(EQUAL|DIFFERENT what text): compares the text with the base.
+function(expect relation what text)
+    hash_text("${text}" hash)
+    set(got DIFFERENT)
+    if(hash STREQUAL base_hash)
+        set(got EQUAL)
+    endif()
+    if(NOT got STREQUAL relation)
+        message(SEND_ERROR "${what}: the hashes are ${got}, expected ${relation}")
+    endif()
+endfunction()
+
+expect(EQUAL "comments" "/* why */ ${include}${function}// note\n${string}")
+expect(EQUAL "white space" "${include}\n\nint f(int x)\n{\n    return x + MAX;\n}\n${string}")
+expect(EQUAL "the path of an include" "#include \"b/a.h\"\n${function}${string}")
+expect(DIFFERENT "an operator" "${include}int f(int x) { return x - MAX; }\n${string}")
+expect(DIFFERENT "a macro's name" "${include}int f(int x) { return x + MIN; }\n${string}")
+expect(DIFFERENT "a string" "${include}${function}const char *s = \"texts\"\;\n")
+expect(DIFFERENT "a definition" "${include}#define MAX 3\n${function}${string}")
