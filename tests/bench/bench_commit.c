@@ -72,7 +72,7 @@ static void add_steps(struct mf_buf *b, int from)
     for (int i = from; i < from + STEPS_A_RESULT; i++)
         (void)mf_buf_addf(
             b,
-            "%s{\"name\":\"tile_s1_bf16_m16_n64_k64_t%d\",\"family\":\"tile\",\"stage\":\"stage1\","
+            "%s{\"name\":\"tile_s1_bf16_m16_n64_k64_t%d\",\"family\":\"two_stage\",\"stage\":\"stage1\","
             "\"covers\":\"gather+gemm1+act\",\"block_m\":16,\"ksplit\":0,"
             "\"needs\":[\"x/bf16/none/token\",\"sorted/index/none/sorted.16\",\"w1/bf16/none/row\"],"
             "\"gives\":[\"h/bf16/none/sorted.16\"],\"workspace\":0,\"flops\":1e6,\"bytes\":1e5,"

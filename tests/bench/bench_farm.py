@@ -159,7 +159,7 @@ def report_task(farm, task, device, pairs):
 
     best = {}
     for pipeline in finalists:
-        library = any(step.startswith("lib:") for step in pipeline["names"])
+        library = any(step.startswith("onednn:") for step in pipeline["names"])
         best[library] = min(best.get(library, float("inf")), pipeline["us"])
     if len(best) == 2:
         emit(f"own_over_lib.{name}.T{token}", best[False] / best[True], "ratio")

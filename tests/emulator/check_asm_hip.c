@@ -18,6 +18,7 @@
 #include "support/mf_check.h"
 #include "support/remove_tree.h"
 #include "support/run_program.h"
+#include "support/text_file.h"
 
 #define SEED 31
 
@@ -60,9 +61,7 @@ static void write_manifest(const char *gfx, const char *name, const char *text)
     mf_format(path, sizeof(path), "%s/%s/fmoe_2stages", folder, gfx);
     (void)mkdir(path, 0700);
     mf_format(path, sizeof(path), "%s/%s/fmoe_2stages/%s.csv", folder, gfx, name);
-    _cleanup_(mf_fclosep) FILE *f = fopen(path, "we");
-    ck_assert_ptr_nonnull(f);
-    ck_assert_int_ge(fputs(text, f), 0);
+    text_file_write(path, text);
 }
 
 #define HEADER "tile_m,tile_n,knl_name,co_name\n"

@@ -9,7 +9,7 @@
 #include "kernels/families/family_hip.h"
 #include "support/mf_check.h"
 
-#define LAUNCHES 6 /* each lane order twice; the pseudorandom order with two seeds */
+#define LAUNCHES 6 /* each lane order twice; two seeds for the pseudorandom order */
 
 /* clang-format off */
 #define UNORDERED_READ  "reads, without a barrier, data written by lane"

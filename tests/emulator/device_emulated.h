@@ -1,8 +1,8 @@
-/* The emulator as a device of kind "hip": kernels are compiled with g++ and run on the host, lane by lane.
+/* The emulator as a device of kind "hip", for tests. Kernels are compiled with g++ and run on the host, lane
+ * by lane.
  *
- * For tests. A launch may access only memory that the device allocated or that the test registered.
- * Successive launches alternate between three lane orders: ascending, descending and pseudorandom from the
- * seed. */
+ * A launch may access only memory that the device allocated or that the test registered. Successive launches
+ * alternate between three lane orders: ascending, descending and pseudorandom from the seed. */
 #pragma once
 
 #include <stdbool.h>
@@ -23,6 +23,6 @@ int mf_device_emulated_or_named(const char *gfx, int cores, uint64_t seed, struc
  * registrations. */
 void mf_device_emulated_allow(struct mf_device *d, const void *memory, size_t bytes, bool writable);
 
-/* Returns the fault of the last failed launch with its source line, "… (tile.hip:340)"; "" on a real device.
- */
+/* Returns a description of the fault of the last failed launch with its source line, like "… (tile.hip:340)".
+ * Returns "" on a real device. */
 const char *mf_device_emulated_why(const struct mf_device *d);

@@ -2,7 +2,7 @@
  * header. MF_EMULATOR is the number of lanes of a wave: 32 emulates NVIDIA, 64 AMD.
  *
  * Lanes are fibers of one thread. __shared__ variables are thread_local variables, so they lie in a separate
- * address range; the emulator saves and restores it when it switches blocks. */
+ * address range. The emulator saves and restores this range when it switches blocks. */
 #pragma once
 
 #include <math.h>

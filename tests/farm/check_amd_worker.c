@@ -26,6 +26,7 @@
 #include "support/mf_check.h"
 #include "support/remove_tree.h"
 #include "support/run_program.h"
+#include "support/text_file.h"
 #include "worker/runner/device_info.h"
 #include "worker/runner/runner_wire.h"
 #include "worker/sandbox/sandbox.h"
@@ -364,9 +365,7 @@ static void tune(const char *shape)
 
 static cJSON *steps_of_task(int task)
 {
-    char path[64];
-    mf_format(path, sizeof(path), "/api/v1/tasks/%d/steps?limit=100", task);
-    cJSON *json = farm_get(&farm, path);
+    cJSON *json = farm_get(&farm, "/api/v1/tasks/%d/steps?limit=100", task);
     ck_assert_int_ge(cJSON_GetArraySize(mf_json_array(json, "items")), 8);
     return json;
 }
@@ -420,11 +419,9 @@ MF_TEST(tunes_a_shape)
 
 static bool log_says(const char *words)
 {
-    char path[96], text[32768] = "";
+    char path[96];
     mf_format(path, sizeof(path), "%s/worker0.log", farm.folder);
-    _cleanup_(mf_fclosep) FILE *f = fopen(path, "re");
-    ck_assert_ptr_nonnull(f);
-    (void)fread(text, 1, sizeof(text) - 1, f);
+    _cleanup_(mf_freep) char *text = text_file_read(path);
     return strstr(text, words) != NULL;
 }
 
@@ -504,12 +501,11 @@ static int count_results(const char *status, const char *reason)
 {
     _cleanup_(cJSON_Deletep) cJSON *steps = steps_of_task(1);
     const cJSON *step, *result;
-    char path[96];
     int n = 0;
 
     cJSON_ArrayForEach (step, mf_json_array(steps, "items")) {
-        mf_format(path, sizeof(path), "/api/v1/steps/%d/results?task=1", farm_number(step, "id"));
-        _cleanup_(cJSON_Deletep) cJSON *results = farm_get(&farm, path);
+        _cleanup_(cJSON_Deletep) cJSON *results =
+            farm_get(&farm, "/api/v1/steps/%d/results?task=1", farm_number(step, "id"));
         cJSON_ArrayForEach (result, mf_json_array(results, "items")) {
             if (strcmp(farm_text(result, "status"), status) != 0)
                 continue;

@@ -106,7 +106,8 @@ MF_TEST(resumes_where_it_stopped)
     ck_assert_msg(fabs(first.ratio - first.us / first.floor) < 0.01 + 0.01 * first.ratio, "%s", first.line);
     /* the experts are twice as wide, and about twice as many are active */
     ck_assert_double_gt(second.floor, 3 * first.floor);
-    ck_assert(strstr(first.line, "tile:") || strstr(first.line, "one:") || strstr(first.line, "lib:"));
+    ck_assert(strstr(first.line, "two_stage:") || strstr(first.line, "one_stage:") ||
+              strstr(first.line, "onednn:"));
     assert_says(r, " of its time timing and verifying (timing ");
 
     r = BENCH("--device", "cpu:0", "--shape", "h256-i128-e8-k2", "--", OWN_LOCK);

@@ -15,6 +15,7 @@
 #include "support/farm/http_client.h"
 #include "support/mf_check.h"
 #include "support/shipped.h"
+#include "support/text_file.h"
 
 #define CLASSES "gfx942/304,gfx950/256"
 
@@ -52,11 +53,7 @@ static char *read_shipped(const char *file)
 {
     char path[512];
     shipped_path(file, path);
-    _cleanup_(mf_fclosep) FILE *f = fopen(path, "re");
-    char *text = calloc(1, 1u << 20);
-    ck_assert(f && text);
-    (void)fread(text, 1, (1u << 20) - 1, f);
-    return text;
+    return text_file_read(path);
 }
 
 static int submit(const char *file, const char *query)
@@ -73,9 +70,7 @@ struct totals {
 
 static void check_rejections(int task)
 {
-    char path[96];
-    (void)snprintf(path, sizeof(path), "/api/v1/tasks/%d/rejections?limit=100", task);
-    _cleanup_(cJSON_Deletep) cJSON *json = farm_get(&farm, path);
+    _cleanup_(cJSON_Deletep) cJSON *json = farm_get(&farm, "/api/v1/tasks/%d/rejections?limit=100", task);
     const cJSON *rejection = cJSON_GetArrayItem(mf_json_array(json, "items"), 0);
     ck_assert_msg(rejection, "task %d has no steps and no rejection", task);
     ck_assert_uint_gt(strlen(farm_text(rejection, "reason")), 20);
@@ -84,11 +79,10 @@ static void check_rejections(int task)
 /* Counts the tasks of a batch on both classes. Each task without steps must have a reason. */
 static void count_tasks(int batch, struct totals *t)
 {
-    char path[160], next[128] = "";
+    char next[128] = "";
     do {
-        (void)snprintf(path, sizeof(path), "/api/v1/batches/%d/tasks?limit=500%s%s", batch,
-                       next[0] ? "&cursor=" : "", next);
-        _cleanup_(cJSON_Deletep) cJSON *page = farm_get(&farm, path);
+        _cleanup_(cJSON_Deletep) cJSON *page =
+            farm_get(&farm, "/api/v1/batches/%d/tasks?limit=500%s%s", batch, next[0] ? "&cursor=" : "", next);
         const cJSON *task;
         ck_assert_ptr_nonnull(page);
         cJSON_ArrayForEach (task, mf_json_array(page, "items")) {
@@ -226,9 +220,8 @@ static char *every_nth_row(const char *csv, long n)
 
 static int n_left_out(const char *query)
 {
-    char path[256];
-    (void)snprintf(path, sizeof(path), "/api/v1/export/left_out?consumer=aiter&limit=1000%s", query);
-    _cleanup_(cJSON_Deletep) cJSON *json = farm_get(&farm, path);
+    _cleanup_(cJSON_Deletep) cJSON *json =
+        farm_get(&farm, "/api/v1/export/left_out?consumer=aiter&limit=1000%s", query);
     return cJSON_GetArraySize(mf_json_array(json, "items"));
 }
 

@@ -55,11 +55,10 @@ static cJSON *get_all(const char *path)
     cJSON *all = cJSON_CreateArray();
     char cursor[160] = "";
     do {
-        char page[320];
-        (void)snprintf(page, sizeof(page), "%s%slimit=1000%s%s", path, strchr(path, '?') ? "&" : "?",
-                       cursor[0] ? "&cursor=" : "", cursor);
-        _cleanup_(cJSON_Deletep) cJSON *json = farm_get(&farm, page);
-        ck_assert_msg(json != NULL, "%s", page);
+        _cleanup_(cJSON_Deletep) cJSON *json =
+            farm_get(&farm, "%s%slimit=1000%s%s", path, strchr(path, '?') ? "&" : "?",
+                     cursor[0] ? "&cursor=" : "", cursor);
+        ck_assert_msg(json != NULL, "%s after %s", path, cursor);
         (void)snprintf(cursor, sizeof(cursor), "%s", farm_text(json, "next"));
         cJSON *items = mf_json_array(json, "items");
         while (cJSON_GetArraySize(items) > 0)

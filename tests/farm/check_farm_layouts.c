@@ -133,10 +133,8 @@ static void work_and_race(void)
 /* Waits until the task's race has a winner. */
 static void await_race(int task)
 {
-    char path[60];
-    mf_format(path, sizeof(path), "/api/v1/tasks/%d/race", task);
     for (int64_t end = mf_now_ms() + FARM_DEADLINE_MS;;) {
-        _cleanup_(cJSON_Deletep) cJSON *race = farm_get(&farm, path);
+        _cleanup_(cJSON_Deletep) cJSON *race = farm_get(&farm, "/api/v1/tasks/%d/race", task);
         if (cJSON_HasObjectItem(race, "winner"))
             return;
         ck_assert_int_lt(mf_now_ms(), end);

@@ -63,9 +63,7 @@ static cJSON *report(const char *key, const char *body, int status)
 /* Returns the number of listed misses, and in *ret the first miss, which the caller owns. */
 static int misses(const char *query, cJSON **ret)
 {
-    char path[96];
-    (void)snprintf(path, sizeof(path), "/api/v1/misses%s", query);
-    _cleanup_(cJSON_Deletep) cJSON *list = farm_get(&farm, path);
+    _cleanup_(cJSON_Deletep) cJSON *list = farm_get(&farm, "/api/v1/misses%s", query);
     cJSON *items = mf_json_array(list, "items");
     int n = cJSON_GetArraySize(items);
     if (ret)

@@ -63,11 +63,9 @@ static int submit(void)
 /* Waits until the batch is done and all results are acknowledged. Restarts processes that die meanwhile. */
 static void wait_done(int batch)
 {
-    char path[64];
     int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
-    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d", batch);
     for (;;) {
-        _cleanup_(cJSON_Deletep) cJSON *json = farm_get(&farm, path);
+        _cleanup_(cJSON_Deletep) cJSON *json = farm_get(&farm, "/api/v1/batches/%d", batch);
         if (json && strcmp(farm_text(json, "state"), "done") == 0 && farm_spools_empty(&farm))
             return;
         ck_assert_msg(mf_now_ms() < until, "the batch is not done in time");

@@ -66,11 +66,10 @@ static char *read_table(void)
 /* Returns the id of the release whose contents equal the file, or 0 if there is no such release. */
 static int released(void)
 {
-    char hash[MF_SHA256_TEXT_MAX], path[160];
+    char hash[MF_SHA256_TEXT_MAX];
     const char *text = read_table();
     mf_sha256_print(text, strlen(text), hash);
-    (void)snprintf(path, sizeof(path), "/api/v1/releases?sha256=%s", hash);
-    _cleanup_(cJSON_Deletep) cJSON *list = farm_get(&farm, path);
+    _cleanup_(cJSON_Deletep) cJSON *list = farm_get(&farm, "/api/v1/releases?sha256=%s", hash);
     const cJSON *release = cJSON_GetArrayItem(mf_json_array(list, "items"), 0);
     return release ? farm_number(release, "id") : 0;
 }

@@ -52,9 +52,8 @@ static int quarantined(void)
 /* Returns the number of the task's steps with the status. Each failed step must have a reason. */
 static int count(int task, const char *status)
 {
-    char path[96];
-    (void)snprintf(path, sizeof(path), "/api/v1/tasks/%d/steps?limit=1000&status=%s", task, status);
-    _cleanup_(cJSON_Deletep) cJSON *json = farm_get(&farm, path);
+    _cleanup_(cJSON_Deletep) cJSON *json =
+        farm_get(&farm, "/api/v1/tasks/%d/steps?limit=1000&status=%s", task, status);
     const cJSON *step;
     cJSON_ArrayForEach (step, mf_json_array(json, "items")) {
         ck_assert(strcmp(status, "ok") == 0 || farm_text(step, "reason")[0]);
@@ -195,10 +194,8 @@ MF_TEST(records_provenance)
 /* Returns the time of the pipeline under the routing, from /api/v1/pipelines/<id>/results. */
 static double raced_under(int pipeline, const char *routing)
 {
-    char path[96];
     double us = 0;
-    (void)snprintf(path, sizeof(path), "/api/v1/pipelines/%d/results", pipeline);
-    _cleanup_(cJSON_Deletep) cJSON *results = farm_get(&farm, path);
+    _cleanup_(cJSON_Deletep) cJSON *results = farm_get(&farm, "/api/v1/pipelines/%d/results", pipeline);
     const cJSON *one;
     cJSON_ArrayForEach (one, mf_json_array(results, "items")) {
         if (strcmp(farm_text(mf_json_object(one, "extra"), "routing"), routing) != 0)
@@ -230,11 +227,10 @@ MF_TEST(reports_regret)
     int n_lost = 0;
     start("{}");
     for (size_t i = 0; i < MF_ARRAY_LEN(regrets); i++) {
-        char query[96], path[48];
+        char query[96];
         (void)snprintf(query, sizeof(query), "&classes=" CLASS "%s", regrets[i].query);
         farm_wait_done(&farm, farm_submit(&farm, csv, query));
-        (void)snprintf(path, sizeof(path), "/api/v1/tasks/%zu", i + 1);
-        _cleanup_(cJSON_Deletep) cJSON *task = farm_get(&farm, path);
+        _cleanup_(cJSON_Deletep) cJSON *task = farm_get(&farm, "/api/v1/tasks/%zu", i + 1);
         const cJSON *config = mf_json_object(task, "config"), *list = mf_json_array(config, "regret");
         int n = 0;
         while (regrets[i].profiles[n]) {
@@ -279,8 +275,8 @@ MF_TEST(races_topk)
         char text[96];
         (void)snprintf(text, sizeof(text), "&classes=" CLASS "&topk=%d", k[i]);
         farm_wait_done(&farm, farm_submit(&farm, csv, text));
-        (void)snprintf(text, sizeof(text), "/api/v1/tasks/%zu/pipelines?limit=1000&finalists=1", i + 1);
-        _cleanup_(cJSON_Deletep) cJSON *finalists = farm_get(&farm, text);
+        _cleanup_(cJSON_Deletep) cJSON *finalists =
+            farm_get(&farm, "/api/v1/tasks/%zu/pipelines?limit=1000&finalists=1", i + 1);
         const cJSON *one;
         raced[i] = 0;
         cJSON_ArrayForEach (one, mf_json_array(finalists, "items")) {
@@ -305,10 +301,9 @@ static const struct {
 
 static int count_steps(int task, const char *const ops[2], int *ret_both)
 {
-    char path[96];
     int all = 0;
-    (void)snprintf(path, sizeof(path), "/api/v1/tasks/%d/steps?limit=500&status=ok", task);
-    _cleanup_(cJSON_Deletep) cJSON *steps = farm_get(&farm, path);
+    _cleanup_(cJSON_Deletep) cJSON *steps =
+        farm_get(&farm, "/api/v1/tasks/%d/steps?limit=500&status=ok", task);
     const cJSON *step;
     *ret_both = 0;
     cJSON_ArrayForEach (step, mf_json_array(steps, "items")) {
@@ -322,11 +317,9 @@ static int count_steps(int task, const char *const ops[2], int *ret_both)
 /* Runs a batch of one task and returns the id of the task. */
 static int task_of_batch(const char *query)
 {
-    char path[96];
     int batch = farm_submit(&farm, csv, query);
     farm_wait_done(&farm, batch);
-    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d/tasks", batch);
-    _cleanup_(cJSON_Deletep) cJSON *tasks = farm_get(&farm, path);
+    _cleanup_(cJSON_Deletep) cJSON *tasks = farm_get(&farm, "/api/v1/batches/%d/tasks", batch);
     return (int)farm_number(cJSON_GetArrayItem(mf_json_array(tasks, "items"), 0), "id");
 }
 
@@ -334,14 +327,13 @@ static int task_of_batch(const char *query)
  * Another batch with the same enumeration still contains these steps. */
 MF_TEST(applies_fusion_options, .rows = MF_ARRAY_LEN(forbidden))
 {
-    char path[96], query[96];
+    char query[96];
     int both, n_told = 0;
     start("{}");
     (void)snprintf(query, sizeof(query), "&classes=" CLASS "%s", forbidden[_i].query);
     ck_assert_int_gt(count_steps(task_of_batch(query), forbidden[_i].ops, &both), 0);
     ck_assert_int_eq(both, 0);
-    (void)snprintf(path, sizeof(path), "/api/v1/tasks/1/rejections?limit=500");
-    _cleanup_(cJSON_Deletep) cJSON *rejections = farm_get(&farm, path);
+    _cleanup_(cJSON_Deletep) cJSON *rejections = farm_get(&farm, "/api/v1/tasks/1/rejections?limit=500");
     const cJSON *no;
     cJSON_ArrayForEach (no, mf_json_array(rejections, "items")) {
         n_told += strcmp(farm_text(no, "rule"), forbidden[_i].rule) == 0;
@@ -362,11 +354,8 @@ MF_TEST(runs_urgent_batch_first)
     int high = farm_submit(&farm, csv, "&classes=" CLASS "&priority=99&seed=2");
     start_workers(1, "{}");
     farm_wait_done(&farm, low);
-    char path[64];
-    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d", low);
-    _cleanup_(cJSON_Deletep) cJSON *late = farm_get(&farm, path);
-    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d", high);
-    _cleanup_(cJSON_Deletep) cJSON *early = farm_get(&farm, path);
+    _cleanup_(cJSON_Deletep) cJSON *late = farm_get(&farm, "/api/v1/batches/%d", low);
+    _cleanup_(cJSON_Deletep) cJSON *early = farm_get(&farm, "/api/v1/batches/%d", high);
     ck_assert_str_eq(farm_text(early, "state"), "done");
     ck_assert(cJSON_GetNumberValue(cJSON_GetObjectItem(early, "ended_ms")) <=
               cJSON_GetNumberValue(cJSON_GetObjectItem(late, "ended_ms")));
@@ -477,9 +466,7 @@ MF_TEST(keeps_a_good_row)
     for (int again = 0; again < 2; again++) {
         int batch = submit_over(again ? kept : baseline.data, false);
         farm_wait_done(&farm, batch);
-        char path[48];
-        (void)snprintf(path, sizeof(path), "/api/v1/tasks/%d", batch);
-        _cleanup_(cJSON_Deletep) cJSON *task = farm_get(&farm, path);
+        _cleanup_(cJSON_Deletep) cJSON *task = farm_get(&farm, "/api/v1/tasks/%d", batch);
         const cJSON *promotion = mf_json_object(task, "promotion");
         ck_assert_msg(strcmp(farm_text(promotion, "decision"), "kept") == 0, "%s",
                       farm_text(promotion, "reason"));

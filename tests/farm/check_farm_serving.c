@@ -14,6 +14,7 @@
 #include "support/farm/serving.h"
 #include "support/mf_check.h"
 #include "support/run_program.h"
+#include "support/text_file.h"
 
 #define BEAT_MS 300
 #define TOKENS  2
@@ -166,15 +167,11 @@ static char *example_output(int n)
 static void tune_and_release(const char *csv, const char *release, const char *baseline, const char *file)
 {
     char path[160];
-    FILE *f;
 
     (void)snprintf(path, sizeof(path), "%s/%s.csv", farm.folder, release);
-    f = fopen(path, "we");
-    ck_assert_ptr_nonnull(f);
-    (void)fputs(csv, f);
-    (void)fclose(f);
-    /* Measure each step fully. By default the farm may drop a step as slow after its first run on a busy
-     * machine, and a token count might then have no pipeline in the layout of the known rows. */
+    text_file_write(path, csv);
+    /* On a busy machine steps may be dropped as slow after their first run, which may leave a token count
+     * without a pipeline in the known rows' layout: measure each step fully. */
     if (baseline)
         RUN("submit", path, "--watch", "--search", "exhaustive", "--baseline", baseline);
     else
@@ -245,10 +242,7 @@ MF_TEST(example_handles_sighup_during_start)
                      (ssize_t)strlen(TUNED_COLUMNS "\n"));
     ck_assert_int_eq(kill(example.pid, SIGHUP), 0);
 
-    FILE *f = fopen(header, "we"); /* replaces the FIFO before the example reloads */
-    ck_assert_ptr_nonnull(f);
-    (void)fputs(TUNED_COLUMNS "\n", f);
-    (void)fclose(f);
+    text_file_write(header, TUNED_COLUMNS "\n"); /* replaces the FIFO for the reload */
     ck_assert_int_eq(rename(header, table), 0);
     (void)close(fd);
     free(example_output(2));

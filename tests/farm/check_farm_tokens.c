@@ -13,6 +13,7 @@
 #include "support/farm/farm_process.h"
 #include "support/farm/http_client.h"
 #include "support/run_program.h"
+#include "support/text_file.h"
 
 #include <arpa/inet.h>
 #include <inttypes.h>
@@ -354,10 +355,7 @@ MF_TEST(serves_over_tls)
     mf_format(far, sizeof(far), "http://farm.example:%d", f.process.http);
     mf_format(token, sizeof(token), "%s/state/admin.token", f.process.folder);
     mf_format(table, sizeof(table), "%s/table.csv", f.process.folder);
-    FILE *file = fopen(table, "we");
-    ck_assert_ptr_nonnull(file);
-    (void)fputs(csv, file);
-    (void)fclose(file);
+    text_file_write(table, csv);
     const char *ca = MF_TEST_DATA "/tls/cert.pem";
     struct ran r = moefarm(
         (const char *const[]){"--url", url, "--ca", ca, "--token-file", token, "submit", table, NULL});

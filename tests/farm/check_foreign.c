@@ -39,29 +39,8 @@ static int tune(const char *command, const char *families, const char *csv, cons
     return batch;
 }
 
-static cJSON *tasks_of(int batch)
-{
-    char path[64];
-    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d/tasks", batch);
-    cJSON *tasks = farm_get(&farm, path);
-    ck_assert_ptr_nonnull(tasks);
-    return tasks;
-}
-
-/* Returns a list of the batch's first task, such as "steps?family=python". The caller frees it. */
-static cJSON *first_task_list(int batch, const char *what)
-{
-    char path[128];
-    _cleanup_(cJSON_Deletep) cJSON *tasks = tasks_of(batch);
-    (void)snprintf(path, sizeof(path), "/api/v1/tasks/%d/%s",
-                   farm_number(cJSON_GetArrayItem(mf_json_array(tasks, "items"), 0), "id"), what);
-    cJSON *list = farm_get(&farm, path);
-    ck_assert_ptr_nonnull(list);
-    return list;
-}
-
-/* Writes the template `before`, with its '@' replaced by `run`, to a file. Returns the name of the file and
- * the command that runs it. */
+/* Writes the template with its '@' replaced by `run` to a file; returns the file and the command that runs
+ * it. */
 static void write_program(const char *before, const char *run, char file[64], char command[96])
 {
     char text[4096];
@@ -78,7 +57,7 @@ static void write_program(const char *before, const char *run, char file[64], ch
 MF_TEST(wins_a_row)
 {
     int batch = tune(PYTHON, "move,python", FARM_CSV_HEAD FARM_CSV_SMALL, "");
-    _cleanup_(cJSON_Deletep) cJSON *steps = first_task_list(batch, "steps?family=python");
+    _cleanup_(cJSON_Deletep) cJSON *steps = farm_task_list(&farm, batch, "steps?family=python");
     const cJSON *step = cJSON_GetArrayItem(mf_json_array(steps, "items"), 0);
     ck_assert_str_eq(farm_text(step, "name"), "py_layer");
     ck_assert_msg(strcmp(farm_text(step, "status"), "ok") == 0, "%s", farm_text(step, "reason"));
@@ -112,7 +91,7 @@ MF_TEST(does_not_time_loads)
     write_program(SLOW_LOADS, "0.2", file, command);
     int batch = tune(command, "move,python", FARM_CSV_HEAD FARM_CSV_SMALL, "&time_cap_ms=30000");
     (void)unlink(file);
-    _cleanup_(cJSON_Deletep) cJSON *steps = first_task_list(batch, "steps?family=python");
+    _cleanup_(cJSON_Deletep) cJSON *steps = farm_task_list(&farm, batch, "steps?family=python");
     const cJSON *step = cJSON_GetArrayItem(mf_json_array(steps, "items"), 0);
     ck_assert_msg(strcmp(farm_text(step, "status"), "ok") == 0, "%s", farm_text(step, "reason"));
     ck_assert_double_lt(cJSON_GetObjectItem(step, "us")->valuedouble, 200e3);
@@ -135,8 +114,8 @@ static const struct {
 MF_TEST(rejects_with_a_reason, .rows = MF_ARRAY_LEN(rejected_shapes))
 {
     int batch = tune(PYTHON, "move,python", rejected_shapes[_i].csv, "");
-    _cleanup_(cJSON_Deletep) cJSON *why = first_task_list(batch, "rejections");
-    _cleanup_(cJSON_Deletep) cJSON *steps = first_task_list(batch, "steps?family=python");
+    _cleanup_(cJSON_Deletep) cJSON *why = farm_task_list(&farm, batch, "rejections");
+    _cleanup_(cJSON_Deletep) cJSON *steps = farm_task_list(&farm, batch, "steps?family=python");
     const cJSON *item;
     bool found = false;
     cJSON_ArrayForEach (item, mf_json_array(why, "items")) {
@@ -192,7 +171,7 @@ MF_TEST(reports_bad_programs, .rows = MF_ARRAY_LEN(bad_programs))
         tune(command, "move,odd", FARM_CSV_HEAD FARM_CSV_SMALL,
              strcmp(bad_programs[_i].status, "hang") == 0 ? "&time_cap_ms=1000" : "&time_cap_ms=30000");
     (void)unlink(file);
-    _cleanup_(cJSON_Deletep) cJSON *steps = first_task_list(batch, "steps?family=odd");
+    _cleanup_(cJSON_Deletep) cJSON *steps = farm_task_list(&farm, batch, "steps?family=odd");
     const cJSON *step = cJSON_GetArrayItem(mf_json_array(steps, "items"), 0);
     const char *status = farm_text(step, "status"), *reason = farm_text(step, "reason");
     /* if the step crashed two runners, its status is quarantined and its reason names the crash */
@@ -200,8 +179,8 @@ MF_TEST(reports_bad_programs, .rows = MF_ARRAY_LEN(bad_programs))
         strcmp(status, "quarantined") == 0 && strcmp(bad_programs[_i].status, "no_memory") != 0;
     ck_assert_msg(quarantined || strcmp(status, bad_programs[_i].status) == 0, "%s: %s", status, reason);
     ck_assert_msg(strstr(reason, bad_programs[_i].message) != NULL, "%s: %s", status, reason);
-    /* the other steps of the unit are measured */
-    _cleanup_(cJSON_Deletep) cJSON *moves = first_task_list(batch, "steps?family=move&status=ok");
+    /* the other steps of the unit continue */
+    _cleanup_(cJSON_Deletep) cJSON *moves = farm_task_list(&farm, batch, "steps?family=move&status=ok");
     ck_assert_int_ge(cJSON_GetArraySize(mf_json_array(moves, "items")), 1);
 }
 
@@ -244,7 +223,7 @@ MF_TEST(applies_batch_options, .rows = MF_ARRAY_LEN(flaws))
         int batch =
             farm_submit(&farm, FARM_CSV_HEAD FARM_CSV_SMALL, strict ? flaws[_i].strict : flaws[_i].lenient);
         farm_wait_done(&farm, batch);
-        _cleanup_(cJSON_Deletep) cJSON *steps = first_task_list(batch, "steps?family=python");
+        _cleanup_(cJSON_Deletep) cJSON *steps = farm_task_list(&farm, batch, "steps?family=python");
         const cJSON *step = cJSON_GetArrayItem(mf_json_array(steps, "items"), 0);
         const char *status = farm_text(step, "status"), *reason = farm_text(step, "reason");
         /* if the step hung twice, its status is quarantined and its reason names the hang */
@@ -262,7 +241,7 @@ int main(void)
 {
     if (access("/usr/bin/python3", X_OK) != 0) {
         (void)puts("skipped: python3 is missing");
-        return 77;
+        return MF_CHECK_SKIPPED;
     }
     return mf_check_main(&(struct mf_test_group){.timeout_s = 120, .teardown = stop_farm});
 }

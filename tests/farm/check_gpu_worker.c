@@ -15,6 +15,7 @@
 #include "support/remove_tree.h"
 #include "support/run_program.h"
 #include "support/table_columns.h"
+#include "support/text_file.h"
 #include "worker/agent/device_lock.h"
 
 #define WORKER      MF_BINARY_DIR "/worker/moefarm-worker"
@@ -208,10 +209,7 @@ static const char *shapes_file(const char *text)
     static char path[128];
 
     mf_format(path, sizeof(path), "%s/shapes.csv", folder);
-    FILE *f = fopen(path, "we");
-    ck_assert_ptr_nonnull(f);
-    ck_assert_int_ge(fputs(text, f), 0);
-    ck_assert_int_eq(fclose(f), 0);
+    text_file_write(path, text);
     return path;
 }
 

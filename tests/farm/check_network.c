@@ -200,7 +200,7 @@ int main(void)
     const char *why = missing_requirement();
     if (why) {
         (void)printf("skipped: %s\n", why);
-        return 77;
+        return MF_CHECK_SKIPPED;
     }
     return mf_check_main(&(struct mf_test_group){.timeout_s = 120, .teardown = stop});
 }

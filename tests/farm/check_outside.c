@@ -15,6 +15,7 @@
 #include "support/farm/farm_harness.h"
 #include "support/farm/runner_pool_wait.h"
 #include "support/mf_check.h"
+#include "support/text_file.h"
 
 #define OBJECT(name) MF_BINARY_DIR "/tests/" name ".so"
 #define WORKER       MF_BINARY_DIR "/worker/moefarm-worker"
@@ -79,22 +80,9 @@ static int tune(const char *families, const char *option, const char *value)
     return batch;
 }
 
-/* Returns a list of the batch's first task. The caller frees it. */
-static cJSON *task_list(int batch, const char *what)
-{
-    char path[128];
-    mf_format(path, sizeof(path), "/api/v1/batches/%d/tasks", batch);
-    _cleanup_(cJSON_Deletep) cJSON *tasks = farm_get(&farm, path);
-    mf_format(path, sizeof(path), "/api/v1/tasks/%d/%s",
-              farm_number(cJSON_GetArrayItem(mf_json_array(tasks, "items"), 0), "id"), what);
-    cJSON *list = farm_get(&farm, path);
-    ck_assert_ptr_nonnull(list);
-    return list;
-}
-
 static void check_ok(int batch, const char *query, const char *name)
 {
-    _cleanup_(cJSON_Deletep) cJSON *steps = task_list(batch, query);
+    _cleanup_(cJSON_Deletep) cJSON *steps = farm_task_list(&farm, batch, query);
     const cJSON *item;
     cJSON_ArrayForEach (item, mf_json_array(steps, "items")) {
         if (strcmp(farm_text(item, "name"), name) != 0)
@@ -109,7 +97,7 @@ static void check_ok(int batch, const char *query, const char *name)
 
 static void check_rejection(int batch, const char *sentence)
 {
-    _cleanup_(cJSON_Deletep) cJSON *why = task_list(batch, "rejections");
+    _cleanup_(cJSON_Deletep) cJSON *why = farm_task_list(&farm, batch, "rejections");
     _cleanup_(mf_freep) char *text = cJSON_PrintUnformatted(why);
     ck_assert_msg(strstr(text, sentence) != NULL, "no rejection '%s' in: %s", sentence, text);
 }
@@ -197,7 +185,7 @@ MF_TEST(reports_a_broken_object, .rows = MF_ARRAY_LEN(broken_objects))
     int batch = tune("move,one,odd", "--family-so", broken_objects[_i].file);
     check_rejection(batch, broken_objects[_i].message);
     /* the other families are not affected */
-    _cleanup_(cJSON_Deletep) cJSON *steps = task_list(batch, "steps?family=one&status=ok");
+    _cleanup_(cJSON_Deletep) cJSON *steps = farm_task_list(&farm, batch, "steps?family=one&status=ok");
     ck_assert_int_ge(cJSON_GetArraySize(mf_json_array(steps, "items")), 1);
 }
 
@@ -217,10 +205,7 @@ static const char *in_folder(const char *name)
 
 static void write_text(const char *name, const char *text)
 {
-    FILE *f = fopen(in_folder(name), "we");
-    ck_assert_ptr_nonnull(f);
-    ck_assert_int_ge(fputs(text, f), 0);
-    ck_assert_int_eq(fclose(f), 0);
+    text_file_write(in_folder(name), text);
 }
 
 /* Copies the object, because runners do not follow links that lead out of the folder. */

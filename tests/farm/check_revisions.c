@@ -56,15 +56,13 @@ static void revision_of(int place, char *revision, size_t cap)
  */
 static int ranks_are_of(int task, const char *revision)
 {
-    char path[96];
     int n = 0;
-    (void)snprintf(path, sizeof(path), "/api/v1/tasks/%d/pipelines?limit=5", task);
-    _cleanup_(cJSON_Deletep) cJSON *ranked = farm_get(&farm, path);
+    _cleanup_(cJSON_Deletep) cJSON *ranked = farm_get(&farm, "/api/v1/tasks/%d/pipelines?limit=5", task);
     const cJSON *pipeline, *op;
     cJSON_ArrayForEach (pipeline, mf_json_array(ranked, "items")) {
         cJSON_ArrayForEach (op, mf_json_array(pipeline, "ops")) {
-            (void)snprintf(path, sizeof(path), "/api/v1/steps/%d", farm_number(op, "step"));
-            _cleanup_(cJSON_Deletep) cJSON *step = farm_get(&farm, path);
+            _cleanup_(cJSON_Deletep) cJSON *step =
+                farm_get(&farm, "/api/v1/steps/%d", farm_number(op, "step"));
             ck_assert_str_eq(farm_text(step, "revision"), revision);
             n++;
         }
@@ -88,10 +86,8 @@ static int rows_with(int batch, const char *gfx, const char *revision)
 
 static int tasks_are_of(int batch, const char *class, const char *revision)
 {
-    char path[96];
     int n = 0;
-    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d/tasks", batch);
-    _cleanup_(cJSON_Deletep) cJSON *tasks = farm_get(&farm, path);
+    _cleanup_(cJSON_Deletep) cJSON *tasks = farm_get(&farm, "/api/v1/batches/%d/tasks", batch);
     const cJSON *task;
     cJSON_ArrayForEach (task, mf_json_array(tasks, "items")) {
         if (strcmp(farm_text(task, "class"), class) != 0)
@@ -123,13 +119,12 @@ MF_TEST(serves_classes_of_two_revisions)
 /* Waits until the batch reports that it waits for a worker of this revision. */
 static void await_waiting(int batch, const char *revision)
 {
-    char path[64], sentence[200];
-    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d", batch);
+    char sentence[200];
     (void)snprintf(sentence, sizeof(sentence), "waits for a worker of class " OLD " with kernel revision %s",
                    revision);
     int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
     for (;;) {
-        _cleanup_(cJSON_Deletep) cJSON *json = farm_get(&farm, path);
+        _cleanup_(cJSON_Deletep) cJSON *json = farm_get(&farm, "/api/v1/batches/%d", batch);
         const cJSON *item;
         cJSON_ArrayForEach (item, mf_json_array(json, "waiting")) {
             if (strncmp(farm_text(item, "reason"), sentence, strlen(sentence)) == 0)

@@ -259,7 +259,6 @@ static const struct mf_test_group farm_tests = {.timeout_s = 120,
 
 MF_TEST(sandboxes_a_family, .rows = 2, .group = &farm_tests)
 {
-    char path[64];
     bool sandboxed = _i == 0;
     farm_start(&farm, 1000);
     const char *const args[] = {"--device",
@@ -274,8 +273,7 @@ MF_TEST(sandboxes_a_family, .rows = 2, .group = &farm_tests)
     farm_wait_workers(&farm, 1);
     int batch = farm_submit(&farm, FARM_CSV_HEAD FARM_CSV_SMALL, "");
     farm_wait_done(&farm, batch);
-    mf_format(path, sizeof(path), "/api/v1/tasks/1/rejections?limit=1000");
-    _cleanup_(cJSON_Deletep) cJSON *list = farm_get(&farm, path);
+    _cleanup_(cJSON_Deletep) cJSON *list = farm_get(&farm, "/api/v1/tasks/1/rejections?limit=1000");
     for (size_t i = 0; i < N_PRYINGS; i++) {
         int error = attempt_result(list, pryings[i].name);
         if (sandboxed && (!pryings[i].files || has_landlock()))

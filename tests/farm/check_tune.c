@@ -43,7 +43,7 @@ static void teardown(void)
 /* Sets the behaviour of the simulated device for the next run. */
 static void set_behaviour(const char *spec)
 {
-    write_file(in_folder("spec.json"), spec);
+    text_file_write(in_folder("spec.json"), spec);
 }
 
 /* Makes the simulated device behave as specified. Real step times give the test time to act in the middle of
@@ -123,7 +123,7 @@ static void await_farm_end(void)
 
 MF_TEST(tunes_missing_rows)
 {
-    write_file(in_folder("shapes.csv"), HEAD ROW(2) ROW(1));
+    text_file_write(in_folder("shapes.csv"), HEAD ROW(2) ROW(1));
     struct ran r = moefarm("", TUNE("--batch", "1", "--sort", "True", NULL));
     assert_code(r, 0);
     assert_says(r.out, "Not exist tuned file");
@@ -142,9 +142,8 @@ MF_TEST(tunes_missing_rows)
     assert_code(r, 0);
     assert_says(r.out, "1 file, 2 rows: no errors, no warnings\n");
 
-    /* The same rows in other spellings are not tuned again. (AITER's tuner compares text and would tune
-     * them.) */
-    write_file(in_folder("shapes.csv"), HEAD DIRTY(1) DIRTY(2));
+    /* Rows in other spellings: AITER's tuner compares text and would tune them again. */
+    text_file_write(in_folder("shapes.csv"), HEAD DIRTY(1) DIRTY(2));
     r = moefarm("", TUNE(NULL));
     assert_code(r, 0);
     assert_says(r.out, "0 shapes to tune, 2 are already tuned");
@@ -168,7 +167,7 @@ MF_TEST(applies_measuring_options)
     use_behaviour("{\"step_ms\":15}");
     mf_format(two, sizeof(two), "%s,sim:gfx942/304:%ld:%s", device, (long)getpid() % 40000 + 40000,
               in_folder("spec.json"));
-    write_file(in_folder("shapes.csv"), HEAD ROW(2));
+    text_file_write(in_folder("shapes.csv"), HEAD ROW(2));
     struct ran r =
         moefarm("", "tune", "-i", in_folder("shapes.csv"), "-o", in_folder("table.csv"), "--device", two,
                 "--simulated", "--iters", "31", "--warmup", "3", "--shape_grouped", NULL);
@@ -196,7 +195,7 @@ MF_TEST(applies_measuring_options)
 MF_TEST(reports_failures)
 {
     use_behaviour("{\"faults\":[{\"match\":\"*\",\"fault\":\"wrong\"}]}");
-    write_file(in_folder("shapes.csv"), HEAD ROW(2) "x,nan,96" FORM);
+    text_file_write(in_folder("shapes.csv"), HEAD ROW(2) "x,nan,96" FORM);
     struct ran r = moefarm("", TUNE(NULL));
     assert_code(r, 1);
     assert_says(r.err, "shapes.csv:3: token:");
@@ -222,8 +221,8 @@ MF_TEST(reads_shapes_of_a_tuned_table)
 #define FAILED(class, token)                                                                            \
     class "," token ",2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16," \
           "QuantType.No,1,0,abc,0,-1,,0.0%,-1,,0.0%,nan,0,0,0,1e400,1.0\n"
-    write_file(in_folder("shapes.csv"), TUNED_COLUMNS "\n" FAILED("gfx942,304", "2") FAILED("gfx950,256", "4")
-                                            FAILED("gfx942,-9", "8"));
+    text_file_write(in_folder("shapes.csv"), TUNED_COLUMNS "\n" FAILED("gfx942,304", "2")
+                                                 FAILED("gfx950,256", "4") FAILED("gfx942,-9", "8"));
     struct ran r = moefarm("", TUNE(NULL));
     assert_code(r, 1);
     assert_says(r.out, "gfx942/304: 1 shapes to tune");
@@ -236,10 +235,10 @@ MF_TEST(reads_shapes_of_a_tuned_table)
 /* A foreign row is kept unless --all is given. */
 MF_TEST(keeps_foreign_rows)
 {
-    write_file(in_folder("shapes.csv"), HEAD ROW(2));
-    write_file(in_folder("table.csv"), TUNED_COLUMNS
-               "\ngfx942,304,2,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch."
-               "bfloat16,QuantType.No,1,0,32,0,1.0,theirs1,0.0%,1.0,theirs2,0.0%,2.0,0,0,0,1.0,1.0\n");
+    text_file_write(in_folder("shapes.csv"), HEAD ROW(2));
+    text_file_write(in_folder("table.csv"), TUNED_COLUMNS
+                    "\ngfx942,304,2,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch."
+                    "bfloat16,QuantType.No,1,0,32,0,1.0,theirs1,0.0%,1.0,theirs2,0.0%,2.0,0,0,0,1.0,1.0\n");
     struct ran r = moefarm("", TUNE(NULL));
     assert_code(r, 0);
     assert_says(r.out, "1 are already tuned");
@@ -259,7 +258,7 @@ MF_TEST(reproduces_additive_rule)
     mf_format(profiles, sizeof(profiles), "%s", in_folder("profile.csv"));
     mf_format(candidates, sizeof(candidates), "%s", in_folder("table.csv.moefarm/candidates.csv"));
     mf_format(replayed, sizeof(replayed), "%s", in_folder("replayed.csv"));
-    write_file(in_folder("shapes.csv"), HEAD ROW(2));
+    text_file_write(in_folder("shapes.csv"), HEAD ROW(2));
     struct ran r = moefarm("", TUNE("--compat", "-o2", profiles, NULL));
     assert_code(r, 0);
     assert_says(r.out, "============= Additive rule compared with the race =============");
@@ -290,7 +289,7 @@ MF_TEST(checks_outputs_first)
     static char nowhere[160], lock[160];
     mf_format(nowhere, sizeof(nowhere), "%s", in_folder("nodir/t.csv"));
     mf_format(lock, sizeof(lock), "%s", in_folder("table.csv.lock"));
-    write_file(in_folder("shapes.csv"), HEAD ROW(1));
+    text_file_write(in_folder("shapes.csv"), HEAD ROW(1));
     struct ran r =
         moefarm("", "tune", "-i", in_folder("shapes.csv"), "-o", nowhere, "--device", device, NULL);
     assert_code(r, 2);
@@ -335,7 +334,7 @@ MF_TEST(resumes_after_write_failure)
     mf_format(lock, sizeof(lock), "%s", in_folder("table.csv.lock"));
     mf_format(profiles_lock, sizeof(profiles_lock), "%s.lock", profiles);
     use_behaviour("{\"step_ms\":25,\"pipeline_ms\":2}");
-    write_file(in_folder("shapes.csv"), HEAD ROW(1));
+    text_file_write(in_folder("shapes.csv"), HEAD ROW(1));
     fail_during_run(profiles, lock, 0);
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 0);
     struct ran r = moefarm("", TUNE("-o2", profiles, NULL));
@@ -345,7 +344,7 @@ MF_TEST(resumes_after_write_failure)
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 2);
 
     int rows = count_lines(profiles);
-    write_file(in_folder("shapes.csv"), HEAD ROW(1) ROW(2));
+    text_file_write(in_folder("shapes.csv"), HEAD ROW(1) ROW(2));
     fail_during_run(profiles, profiles_lock, 1);
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 3);
     ck_assert_int_eq(count_lines(profiles), rows);
@@ -359,7 +358,7 @@ MF_TEST(resumes_after_write_failure)
 /* If a submission is refused, no record of it is left that would affect a later run with other options. */
 MF_TEST(forgets_refused_submissions)
 {
-    write_file(in_folder("shapes.csv"), HEAD ROW(1));
+    text_file_write(in_folder("shapes.csv"), HEAD ROW(1));
     struct ran r = moefarm("", TUNE("--routing", "bogus", NULL));
     assert_code(r, 2);
     assert_says(r.err, "routing");
@@ -367,10 +366,10 @@ MF_TEST(forgets_refused_submissions)
     assert_code(r, 0);
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 2);
 
-    /* a record as a killed run leaves it */
-    write_file(in_folder("table.csv.moefarm/pending-1.000000001.json"),
-               "{\"farm\":\"own\",\"options\":\"{}\",\"key\":\"k\",\"body\":\"{\\\"csv\\\":\\\"\\\","
-               "\\\"odd\\\":1}\"}");
+    /* the record of a run that was killed */
+    text_file_write(in_folder("table.csv.moefarm/pending-1.000000001.json"),
+                    "{\"farm\":\"own\",\"options\":\"{}\",\"key\":\"k\",\"body\":\"{\\\"csv\\\":\\\"\\\","
+                    "\\\"odd\\\":1}\"}");
     r = moefarm("", TUNE("--all", NULL));
     assert_code(r, 0);
     assert_says(r.out, "deleted the record of an earlier run with other options");
@@ -381,12 +380,12 @@ MF_TEST(forgets_refused_submissions)
  * fails before it starts a farm. */
 MF_TEST(reports_unknown_columns)
 {
-    write_file(in_folder("shapes.csv"), "frm," HEAD "limit:7," ROW(1));
+    text_file_write(in_folder("shapes.csv"), "frm," HEAD "limit:7," ROW(1));
     struct ran r = moefarm("", TUNE(NULL));
     assert_code(r, 2);
     assert_says(r.err, "shapes.csv: unknown column 'frm', and the table has no form");
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 0);
-    write_file(in_folder("shapes.csv"), "act_limt," HEAD "7," ROW(1));
+    text_file_write(in_folder("shapes.csv"), "act_limt," HEAD "7," ROW(1));
     r = moefarm("", TUNE(NULL));
     assert_code(r, 0);
     assert_says(r.err, "shapes.csv:1: warning: unknown column 'act_limt' is not read");
@@ -396,8 +395,8 @@ MF_TEST(reports_unknown_columns)
  * state on this path. */
 MF_TEST(refuses_compare_without_table)
 {
-    write_file(in_folder("shapes.csv"), HEAD ROW(1));
-    write_file(in_folder("table.csv"), HEAD ROW(1));
+    text_file_write(in_folder("shapes.csv"), HEAD ROW(1));
+    text_file_write(in_folder("table.csv"), HEAD ROW(1));
     for (int i = 0; i < 10; i++) {
         struct ran r = moefarm("", TUNE("--compare", NULL));
         assert_code(r, 2);
@@ -409,7 +408,7 @@ MF_TEST(refuses_compare_without_table)
  * table it gets no known rows, because the rows that the farm itself knows are not the deployed rows. */
 MF_TEST(compares_with_known_rows)
 {
-    write_file(in_folder("shapes.csv"), HEAD ROW(1) ROW(2));
+    text_file_write(in_folder("shapes.csv"), HEAD ROW(1) ROW(2));
     struct ran r = moefarm("", TUNE(NULL));
     assert_code(r, 0);
     r = moefarm("", TUNE("--all", "--compare", "--batch", "1", NULL));
@@ -431,7 +430,7 @@ MF_TEST(compares_with_known_rows)
 MF_TEST(compares_and_updates)
 {
     static char before[4096], damaged[4096];
-    write_file(in_folder("shapes.csv"), HEAD ROW(2));
+    text_file_write(in_folder("shapes.csv"), HEAD ROW(2));
     struct ran r = moefarm("", TUNE(NULL));
     assert_code(r, 0);
     mf_format(before, sizeof(before), "%s", read_file(in_folder("table.csv")));
@@ -448,7 +447,7 @@ MF_TEST(compares_and_updates)
     char *step = strstr(damaged, "sim:sim_");
     ck_assert_ptr_nonnull(step);
     step[4] = 'x';
-    write_file(in_folder("table.csv"), damaged);
+    text_file_write(in_folder("table.csv"), damaged);
     r = moefarm("", TUNE("--all", "--compare", NULL));
     assert_code(r, 0);
     assert_says(r.out, "\npromoted  gfx942/304");
@@ -468,8 +467,8 @@ MF_TEST(skips_rows_of_aiter)
     static const char table[] = TUNED_COLUMNS
         "\ngfx942,304,2,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,"
         "QuantType.No,1,0,32,0,3.0000,ck_one,0.0%,4.0000,ck_two,0.0%,7.0000,0,0,0,1.00,1.00\n";
-    write_file(in_folder("shapes.csv"), HEAD ROW(1) ROW(2));
-    write_file(in_folder("table.csv"), table);
+    text_file_write(in_folder("shapes.csv"), HEAD ROW(1) ROW(2));
+    text_file_write(in_folder("table.csv"), table);
     struct ran r = moefarm("", TUNE("--all", "--compare", "--update_improved", NULL));
     assert_code(r, 1);
     assert_says(r.out, "table.csv:2: gfx942/304  T2 H2048 I768 E128 k8 bf16: ck_one\n");
@@ -501,7 +500,7 @@ MF_TEST(uses_an_existing_farm)
     int status;
     mf_format(spec, sizeof(spec), "%s:%s", device, in_folder("spec.json"));
     set_behaviour("{\"step_ms\":15,\"pipeline_ms\":2}");
-    write_file(in_folder("shapes.csv"), HEAD ROW(1) ROW(2));
+    text_file_write(in_folder("shapes.csv"), HEAD ROW(1) ROW(2));
     farm_start(&farm, 200);
     farm_start_worker(&farm, 0, (const char *const[]){"--device", spec, NULL});
     farm_wait_workers(&farm, 1);
@@ -527,10 +526,8 @@ MF_TEST(uses_an_existing_farm)
  * contain; NULL for any reason. */
 static int count_split_k(struct farm *f, int task, const char *list, const char *message)
 {
-    char path[128];
     int n = 0;
-    (void)snprintf(path, sizeof(path), "/api/v1/tasks/%d/%s?limit=1000", task, list);
-    _cleanup_(cJSON_Deletep) cJSON *page = farm_get(f, path);
+    _cleanup_(cJSON_Deletep) cJSON *page = farm_get(f, "/api/v1/tasks/%d/%s?limit=1000", task, list);
     const cJSON *item;
     cJSON_ArrayForEach (item, mf_json_array(page, "items")) {
         const char *name = farm_text(item, strcmp(list, "steps") == 0 ? "name" : "kernel");
@@ -575,7 +572,7 @@ MF_TEST(resumes_after_kill)
     int status;
 
     use_behaviour("{\"step_ms\":40,\"pipeline_ms\":2}");
-    write_file(in_folder("shapes.csv"), HEAD ROW(1) ROW(2));
+    text_file_write(in_folder("shapes.csv"), HEAD ROW(1) ROW(2));
     pid_t pid = start_tune("", TUNE(NULL));
     await(measured, 20);
     ck_assert_int_eq(kill(pid, SIGKILL), 0);
@@ -607,7 +604,7 @@ MF_TEST(writes_rows_one_by_one)
     int status;
 
     use_behaviour("{\"step_ms\":20,\"pipeline_ms\":2}");
-    write_file(in_folder("shapes.csv"), HEAD ROW(1) ROW(2) ROW(4));
+    text_file_write(in_folder("shapes.csv"), HEAD ROW(1) ROW(2) ROW(4));
     pid_t pid = start_tune("", TUNE("--batch", "1", NULL));
     while (count_lines(in_folder("table.csv")) < 2) {
         ck_assert_msg(mf_now_ms() < until, "no row in time; output:\n%s", read_file(in_folder("out")));
@@ -634,7 +631,7 @@ MF_TEST(resumes_after_sigint)
     int status;
 
     use_behaviour("{\"step_ms\":40,\"pipeline_ms\":2}");
-    write_file(in_folder("shapes.csv"), HEAD ROW(1) ROW(2));
+    text_file_write(in_folder("shapes.csv"), HEAD ROW(1) ROW(2));
     pid_t pid = start_tune("", TUNE("--mp", "1", NULL));
     await("SELECT count(*) FROM result WHERE step IS NOT NULL", 5);
 

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "common/base/text.h"
+#include "support/text_file.h"
 
 #define MOEFARM MF_BINARY_DIR "/cli/moefarm"
 
@@ -35,15 +36,6 @@ static inline const char *in_folder(const char *name)
 
     mf_format(p, sizeof(path[0]), "%s/%s", folder, name);
     return p;
-}
-
-static inline void write_file(const char *path, const char *text)
-{
-    FILE *f = fopen(path, "we");
-
-    ck_assert_ptr_nonnull(f);
-    ck_assert_int_ge(fputs(text, f), 0);
-    ck_assert_int_eq(fclose(f), 0);
 }
 
 static inline char *read_file(const char *path)

@@ -249,11 +249,8 @@ struct offer {
 
 static int offer_step(struct mf_offer *o, const struct mf_step *step)
 {
-    _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("step");
-    _cleanup_(mf_freep) char *text = mf_step_print(step);
-    if (!m || !text || !cJSON_AddRawToObject(m, "step", text))
-        return -ENOMEM;
-    int r = mf_channel_send_many(((struct offer *)o)->channel, m);
+    _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_step_message(step);
+    int r = m ? mf_channel_send_many(((struct offer *)o)->channel, m) : -ENOMEM;
     mf_fault_at(MF_FAULT_STEP_OFFERED);
     return r;
 }
@@ -261,17 +258,11 @@ static int offer_step(struct mf_offer *o, const struct mf_step *step)
 static int offer_reject(struct mf_offer *o, const char *family, const char *kernel, const char *rule,
                         const char *format, ...)
 {
-    char reason[MF_REASON_MAX];
     va_list args;
     va_start(args, format);
-    (void)vsnprintf(reason, sizeof(reason), format, args);
+    _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_reject_message(family, kernel, rule, format, args);
     va_end(args);
-    _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("reject");
-    if (!m || !cJSON_AddStringToObject(m, "family", family) ||
-        !cJSON_AddStringToObject(m, "kernel", kernel) || !cJSON_AddStringToObject(m, "rule", rule) ||
-        !cJSON_AddStringToObject(m, "reason", reason))
-        return -ENOMEM;
-    return mf_channel_send_many(((struct offer *)o)->channel, m);
+    return m ? mf_channel_send_many(((struct offer *)o)->channel, m) : -ENOMEM;
 }
 
 static int parse_shape(const cJSON *message, struct mf_shape *ret)

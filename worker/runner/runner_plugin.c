@@ -70,27 +70,18 @@ struct sender {
 
 static int send_step(struct mf_offer *o, const struct mf_step *step)
 {
-    _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("step");
-    _cleanup_(mf_freep) char *text = mf_step_print(step);
-    if (!m || !text || !cJSON_AddRawToObject(m, "step", text))
-        return -ENOMEM;
-    return mf_channel_send_wait(&((struct sender *)o)->channel, m, -1);
+    _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_step_message(step);
+    return m ? mf_channel_send_wait(&((struct sender *)o)->channel, m, -1) : -ENOMEM;
 }
 
 static int send_reject(struct mf_offer *o, const char *family, const char *kernel, const char *rule,
                        const char *format, ...)
 {
-    char reason[MF_REASON_MAX];
     va_list args;
     va_start(args, format);
-    (void)vsnprintf(reason, sizeof(reason), format, args);
+    _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_reject_message(family, kernel, rule, format, args);
     va_end(args);
-    _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("reject");
-    (void)family;
-    if (!m || !cJSON_AddStringToObject(m, "kernel", kernel) || !cJSON_AddStringToObject(m, "rule", rule) ||
-        !cJSON_AddStringToObject(m, "reason", reason))
-        return -ENOMEM;
-    return mf_channel_send_wait(&((struct sender *)o)->channel, m, -1);
+    return m ? mf_channel_send_wait(&((struct sender *)o)->channel, m, -1) : -ENOMEM;
 }
 
 static void run_child(int fd, const struct mf_family *f, const struct mf_device_info *device,

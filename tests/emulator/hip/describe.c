@@ -98,8 +98,9 @@ CALL hipDeviceGetAttribute(int *ret, hipDeviceAttribute_t what, int device)
     return hipErrorInvalidValue;
 }
 
-/* hipDeviceProp_t has two layouts under two names. The release decides which layouts the runtime exports and
- * what the plain name means. Only the architecture name is filled in; LLVM's offload-arch also reads it. */
+/* hipDeviceProp_t has two layouts under two names. The release decides which of the layouts the runtime
+ * exports and which layout the plain name means. Only the architecture name is filled in; LLVM's offload-arch
+ * also reads it. */
 static hipError_t fill(void *ret, size_t bytes, size_t arch_at, int ordinal)
 {
     if (!is_device(ordinal))

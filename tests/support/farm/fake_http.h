@@ -31,7 +31,9 @@ struct fake_answer {
 
 #define FAKE_ANSWERS_MAX 24
 
+/* Zeroed before its first use. */
 struct fake_http {
+    bool is_running;
     int fd;
     char url[64];
     pthread_t thread;
@@ -144,11 +146,30 @@ static inline void *fake_main(void *context)
     }
 }
 
+/* f->log stays readable until fake_http_release. */
+static inline void fake_http_stop(struct fake_http *f)
+{
+    if (!f->is_running)
+        return;
+    (void)shutdown(f->fd, SHUT_RDWR);
+    pthread_join(f->thread, NULL);
+    close(f->fd);
+    f->is_running = false;
+}
+
+static inline void fake_http_release(struct fake_http *f)
+{
+    fake_http_stop(f);
+    mf_buf_release(&f->log);
+}
+
+/* Replaces the answers if f runs. */
 static inline void fake_http_start(struct fake_http *f, const struct fake_answer *answers, size_t n)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof(address);
 
+    fake_http_release(f);
     memset(f, 0, sizeof(*f));
     ck_assert_uint_le(n, FAKE_ANSWERS_MAX);
     memcpy(f->answers, answers, n * sizeof(*answers));
@@ -161,17 +182,5 @@ static inline void fake_http_start(struct fake_http *f, const struct fake_answer
     ck_assert_int_eq(getsockname(f->fd, (struct sockaddr *)&address, &len), 0);
     (void)snprintf(f->url, sizeof(f->url), "http://127.0.0.1:%d", ntohs(address.sin_port));
     ck_assert_int_eq(pthread_create(&f->thread, NULL, fake_main, f), 0);
-}
-
-/* Stops the server. f->log stays readable until fake_http_release(). */
-static inline void fake_http_stop(struct fake_http *f)
-{
-    (void)shutdown(f->fd, SHUT_RDWR);
-    pthread_join(f->thread, NULL);
-    close(f->fd);
-}
-
-static inline void fake_http_release(struct fake_http *f)
-{
-    mf_buf_release(&f->log);
+    f->is_running = true;
 }

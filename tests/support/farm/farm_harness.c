@@ -180,8 +180,14 @@ static struct http_reply call(const struct farm *f, const char *method, const ch
     return http_read(fd, 0);
 }
 
-cJSON *farm_get(struct farm *f, const char *path)
+cJSON *farm_get(struct farm *f, const char *format, ...)
 {
+    char path[512];
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(path, sizeof(path), format, args);
+    va_end(args);
+    ck_assert_int_lt(n, (int)sizeof(path));
     struct http_reply r = call(f, "GET", path, "", "");
     cJSON *json = r.status == 200 ? mf_json_parse(r.body, r.len, 64u << 20) : NULL;
     http_reply_free(&r);
@@ -199,13 +205,20 @@ char *farm_call(struct farm *f, const char *method, const char *path, const char
     return r.body;
 }
 
+cJSON *farm_task_list(struct farm *f, int batch, const char *what)
+{
+    _cleanup_(cJSON_Deletep) cJSON *tasks = farm_get(f, "/api/v1/batches/%d/tasks", batch);
+    cJSON *list = farm_get(f, "/api/v1/tasks/%d/%s",
+                           farm_number(cJSON_GetArrayItem(mf_json_array(tasks, "items"), 0), "id"), what);
+    ck_assert_ptr_nonnull(list);
+    return list;
+}
+
 cJSON *farm_wait_task(struct farm *f, int task, const char *state)
 {
-    char path[64];
     int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
-    (void)snprintf(path, sizeof(path), "/api/v1/tasks/%d", task);
     for (;;) {
-        cJSON *json = farm_get(f, path);
+        cJSON *json = farm_get(f, "/api/v1/tasks/%d", task);
         const char *now = farm_text(json, "state");
         if (strcmp(now, state) == 0)
             return json;
@@ -306,11 +319,9 @@ int farm_submit(struct farm *f, const char *csv, const char *query)
 
 bool farm_wait_batch(struct farm *f, int batch, const char *key, int n)
 {
-    char path[64];
     int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
-    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d", batch);
     for (;;) {
-        _cleanup_(cJSON_Deletep) cJSON *json = farm_get(f, path);
+        _cleanup_(cJSON_Deletep) cJSON *json = farm_get(f, "/api/v1/batches/%d", batch);
         if (json && strcmp(farm_text(json, "state"), "done") == 0)
             return false;
         if (json && key && farm_number(json, key) >= n)
@@ -323,9 +334,7 @@ bool farm_wait_batch(struct farm *f, int batch, const char *key, int n)
 
 bool farm_wait_more(struct farm *f, int batch, int n)
 {
-    char path[64];
-    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d", batch);
-    _cleanup_(cJSON_Deletep) cJSON *json = farm_get(f, path);
+    _cleanup_(cJSON_Deletep) cJSON *json = farm_get(f, "/api/v1/batches/%d", batch);
     ck_assert_ptr_nonnull(json);
     return farm_wait_batch(f, batch, "measured", farm_number(json, "measured") + n);
 }

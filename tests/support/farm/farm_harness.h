@@ -63,11 +63,12 @@ int farm_wait_end(pid_t *pid);
 /* Sends SIGTERM and waits until the process ends. Returns its exit code, or -1 if a signal ended it. */
 int farm_end(pid_t *pid);
 
-/* Sends a GET request and returns the parsed answer, which the caller owns. Returns NULL if the coordinator
- * does not answer. */
-cJSON *farm_get(struct farm *f, const char *path);
-/* Sends a request and returns the body of the answer, which the caller frees. Fails the test if the answer
- * does not have the status. type: media type of `body`. */
+/* GET of a formatted path. The caller owns the parsed answer; NULL if the coordinator does not answer. */
+__attribute__((format(printf, 2, 3))) cJSON *farm_get(struct farm *f, const char *format, ...);
+/* GET of a list, such as "steps?limit=100", of the batch's first task. The caller owns the result. */
+cJSON *farm_task_list(struct farm *f, int batch, const char *what);
+/* Returns the body of the answer, which the caller frees; fails the test if the status differs. type: media
+ * type of `body`. */
 char *farm_call(struct farm *f, const char *method, const char *path, const char *type, const char *body,
                 int status);
 /* Waits until the task reaches the state, and returns the task; the caller owns it. Fails the test if the

@@ -22,6 +22,7 @@ struct machine {
 #ifndef MACHINE_SHIM
 #    include <check.h>
 #    include <stdbool.h>
+#    include <stdio.h>
 #    include <stdlib.h>
 #    include <string.h>
 #    include <sys/mman.h>
@@ -41,6 +42,17 @@ static inline struct machine *machine_new(const char *folder)
     (void)strncpy(m->folder, folder, sizeof(m->folder) - 1);
     (void)setenv("MOEFARM_MACHINE", path, 1);
     return m;
+}
+
+/* Prints the reason if it returns false. */
+static inline bool machine_is_available(void)
+{
+#    ifdef __SANITIZE_ADDRESS__
+    (void)printf("skipped: AddressSanitizer does not allow a preloaded library\n");
+    return false;
+#    else
+    return true;
+#    endif
 }
 
 static inline void machine_preload(bool in)

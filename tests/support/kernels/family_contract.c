@@ -15,6 +15,7 @@
 #include "kernels/core/data.h"
 #include "kernels/core/quant.h"
 #include "kernels/reference/reference.h"
+#include "support/kernels/host_layer.h"
 #include "support/kernels/row_limit.h"
 
 #define SEED       11
@@ -226,28 +227,6 @@ static void *must_alloc(size_t n, size_t size)
     return p;
 }
 
-static void make_weight(const struct mf_shape *s, enum mf_tensor w, struct mf_tensor_ref *to)
-{
-    struct mf_tensor_spec a = mf_plain_w(s, w, "row");
-    struct mf_part parts[MF_PARTS_MAX];
-    int n = mf_tensor_spec_parts(&a, s, parts);
-    ck_assert_int_gt(n, 0);
-    for (int i = 0; i < n; i++)
-        to->part[i] = must_alloc((size_t)(parts[i].rows * parts[i].cols), (size_t)parts[i].element_bytes);
-    ck_assert_int_eq(mf_data_weight(s, w, SEED, to), 0);
-}
-
-static float *make_bias(const struct mf_shape *s, enum mf_tensor b)
-{
-    struct mf_tensor_spec a = mf_plain_bias(b);
-    struct mf_part part[MF_PARTS_MAX];
-    if (mf_tensor_spec_parts(&a, s, part) < 0)
-        return NULL;
-    float *bias = must_alloc((size_t)(part[0].rows * part[0].cols), sizeof(*bias));
-    ck_assert_int_eq(mf_data_bias(s, b, SEED, bias), 0);
-    return bias;
-}
-
 static void scale_row(uint16_t *row, size_t n, int by)
 {
     for (size_t i = 0; i < n; i++)
@@ -273,29 +252,18 @@ static void run_wild(const struct mf_shape *s, uint16_t *x, float *weights)
 
 static void layer_make(struct layer *l, const struct mf_shape *s, const struct mf_routing *routing, bool wild)
 {
-    size_t T = (size_t)s->token, H = (size_t)s->model_dim;
-    uint16_t *x = must_alloc(T * H, 2);
-    int32_t *ids = must_alloc(T * (size_t)s->topk, 4);
-    float *weights = must_alloc(T * (size_t)s->topk, 4);
-    struct mf_tensor_ref w1 = {0}, w2 = {0};
-
     memset(l, 0, sizeof(*l));
-    mf_data_x(s, SEED, x);
-    ck_assert_int_eq(mf_data_topk(s, routing, SEED, ids, weights), 0);
+    host_inputs_make(&l->data, s, routing, SEED);
     l->broken = wild ? s->token - 2 : s->token;
     if (wild)
-        run_wild(s, x, weights);
-    make_weight(s, MF_TENSOR_W1, &w1);
-    make_weight(s, MF_TENSOR_W2, &w2);
+        run_wild(s, (uint16_t *)l->data.x, (float *)l->data.weights);
     if (s->q_dtype_w == MF_DTYPE_FP8_E4M3FN || s->q_dtype_w == MF_DTYPE_FP8_E4M3FNUZ) {
-        /* rare fp8 values: zero, and every subnormal with both signs (positive in w1, negative in w2) */
-        for (size_t i = 0; i < H && i < 64; i++) {
-            ((uint8_t *)w1.part[0])[i] = (uint8_t)(i % 8);
-            ((uint8_t *)w2.part[0])[i] = (uint8_t)(i % 8 ? 0x80 | (i % 8) : 0);
+        /* rare fp8 values: zero and every subnormal, of both signs where the format has them */
+        for (int i = 0; i < s->model_dim && i < 64; i++) {
+            ((uint8_t *)l->data.w1.part[0])[i] = (uint8_t)(i % 8);
+            ((uint8_t *)l->data.w2.part[0])[i] = (uint8_t)(i % 8 ? 0x80 | (i % 8) : 0);
         }
     }
-    l->data = (struct mf_layer_data){
-        *s, x, ids, weights, w1, w2, make_bias(s, MF_TENSOR_B1), make_bias(s, MF_TENSOR_B2)};
     ck_assert_int_eq(mf_reference_make(&l->data, &l->ref), 0);
     l->limits = row_limits_new(&l->data, &l->ref);
 }
@@ -306,15 +274,7 @@ static void layer_release(struct layer *l)
         buffer_release(&l->cache[i]);
     row_limits_free(l->limits);
     mf_reference_release(&l->ref);
-    free((void *)l->data.x);
-    free((void *)l->data.ids);
-    free((void *)l->data.weights);
-    free((void *)l->data.b1);
-    free((void *)l->data.b2);
-    for (int i = 0; i < MF_PARTS_MAX; i++) {
-        free(l->data.w1.part[i]);
-        free(l->data.w2.part[i]);
-    }
+    host_inputs_release(&l->data);
 }
 
 /* ---- comparison ---- */

@@ -2,6 +2,8 @@
  * folder. */
 #pragma once
 
+#include "support/text_file.h"
+
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,9 +38,6 @@ static inline void hip_release_enter(int release, char **argv)
 /* Plans a fault "KIND NAME N" for one process. The fake runtime removes the file when the fault happens. */
 static inline void hip_release_plan(const char *path, const char *fault)
 {
-    FILE *f = fopen(path, "we");
-    ck_assert_ptr_nonnull(f);
-    ck_assert_int_ge(fputs(fault, f), 0);
-    ck_assert_int_eq(fclose(f), 0);
+    text_file_write(path, fault);
     ck_assert_int_eq(setenv("FAKE_HIP_FAULT", path, 1), 0);
 }

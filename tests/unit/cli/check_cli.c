@@ -11,6 +11,14 @@
 #include "support/run_moefarm.h"
 #include "support/table_columns.h"
 
+static struct fake_http server;
+
+static void teardown(void)
+{
+    fake_http_release(&server);
+    remove_folder();
+}
+
 /* ---- usage ---- */
 
 static const struct {
@@ -150,23 +158,15 @@ MF_TEST(drain)
     static const struct fake_answer by_name[] = {
         TWO_WORKERS, {.request = "POST /api/v1/workers/3/drain", .status = 200, .body = "{}"}};
     static const struct fake_answer unknown[] = {TWO_WORKERS};
-    struct fake_http f;
-
-    fake_http_start(&f, by_number, MF_ARRAY_LEN(by_number));
-    struct ran r = moefarm(f.url, "drain", "4", NULL);
-    fake_http_stop(&f);
-    fake_http_release(&f);
+    fake_http_start(&server, by_number, MF_ARRAY_LEN(by_number));
+    struct ran r = moefarm(server.url, "drain", "4", NULL);
     assert_code(r, 0);
-    fake_http_start(&f, by_name, MF_ARRAY_LEN(by_name));
-    r = moefarm(f.url, "drain", "node1-gpu0", NULL);
-    fake_http_stop(&f);
-    fake_http_release(&f);
+    fake_http_start(&server, by_name, MF_ARRAY_LEN(by_name));
+    r = moefarm(server.url, "drain", "node1-gpu0", NULL);
     assert_code(r, 0);
     assert_says(r.out, "worker 3 finishes its current unit");
-    fake_http_start(&f, unknown, MF_ARRAY_LEN(unknown));
-    r = moefarm(f.url, "drain", "node1", NULL);
-    fake_http_stop(&f);
-    fake_http_release(&f);
+    fake_http_start(&server, unknown, MF_ARRAY_LEN(unknown));
+    r = moefarm(server.url, "drain", "node1", NULL);
     assert_code(r, 2);
     assert_says(r.err, "unknown worker 'node1'");
 }
@@ -215,12 +215,8 @@ static const struct {
 MF_TEST(quarantine, .rows = MF_ARRAY_LEN(quarantine_cases))
 {
     const char *const *w = quarantine_cases[_i].words;
-    struct fake_http f;
-
-    fake_http_start(&f, quarantine_cases[_i].answers, quarantine_cases[_i].answers[1].request ? 2 : 1);
-    struct ran r = moefarm(f.url, "quarantine", w[0], w[1], w[2], w[3], NULL);
-    fake_http_stop(&f);
-    fake_http_release(&f);
+    fake_http_start(&server, quarantine_cases[_i].answers, quarantine_cases[_i].answers[1].request ? 2 : 1);
+    struct ran r = moefarm(server.url, "quarantine", w[0], w[1], w[2], w[3], NULL);
     assert_code(r, quarantine_cases[_i].code);
     assert_says(r.code == 0 ? r.out : r.err, quarantine_cases[_i].says);
 }
@@ -239,17 +235,14 @@ MF_TEST(lists_follow_the_cursor)
          .body = "{\"items\":[{\"id\":7,\"name\":\"first\",\"state\":\"done\",\"tasks\":1,\"done\":1}],"
                  "\"next\":null}"},
     };
-    struct fake_http f;
     struct ran r;
 
-    fake_http_start(&f, answers, MF_ARRAY_LEN(answers));
-    r = moefarm(f.url, "batches", NULL);
-    fake_http_stop(&f);
+    fake_http_start(&server, answers, MF_ARRAY_LEN(answers));
+    r = moefarm(server.url, "batches", NULL);
     assert_code(r, 0);
     assert_says(r.out, "8  b ");
     assert_says(r.out, "7  first");
     assert_says(r.out, "2026-09-21 14:13");
-    fake_http_release(&f);
 }
 
 static const struct {
@@ -277,16 +270,13 @@ static const struct {
 MF_TEST(failures, .rows = MF_ARRAY_LEN(failure_cases))
 {
     struct fake_answer answer = failure_cases[_i].answer;
-    struct fake_http f;
     struct ran r;
 
     answer.request = "GET *";
-    fake_http_start(&f, &answer, 1);
-    r = moefarm(f.url, "workers", NULL);
-    fake_http_stop(&f);
+    fake_http_start(&server, &answer, 1);
+    r = moefarm(server.url, "workers", NULL);
     assert_code(r, failure_cases[_i].code);
     assert_says(r.err, failure_cases[_i].says);
-    fake_http_release(&f);
 }
 
 /* ---- submit ---- */
@@ -300,23 +290,21 @@ MF_TEST(submit_csv)
 {
     static const struct fake_answer answers[] = {
         {.request = "POST /api/v1/batches*", .status = 201, .body = RECEIPT}};
-    struct fake_http f;
     struct ran r;
 
-    write_file(in_folder("shapes.csv"), "token,model_dim\n1,2\n");
-    fake_http_start(&f, answers, 1);
-    r = moefarm(f.url, "submit", in_folder("shapes.csv"), "--topk", "4", "--classes=cpu-x/2,gfx942/304",
+    text_file_write(in_folder("shapes.csv"), "token,model_dim\n1,2\n");
+    fake_http_start(&server, answers, 1);
+    r = moefarm(server.url, "submit", in_folder("shapes.csv"), "--topk", "4", "--classes=cpu-x/2,gfx942/304",
                 "--err-ratio", "0.05", "--idempotency-key", "k1", NULL);
-    fake_http_stop(&f);
+    fake_http_stop(&server);
     assert_code(r, 0);
     ck_assert_str_eq(r.out, "batch 7: 2 shapes, 2 tasks\n");
     assert_says(
-        f.log.data,
+        server.log.data,
         "POST /api/v1/batches?name=shapes.csv&classes=cpu-x%2F2%2Cgfx942%2F304&topk=4&err_ratio=0.05 HTTP");
-    assert_says(f.log.data, "Content-Type: text/csv\r\n");
-    assert_says(f.log.data, "Idempotency-Key: k1\r\n");
-    assert_says(f.log.data, "\r\n\r\ntoken,model_dim\n1,2\n");
-    fake_http_release(&f);
+    assert_says(server.log.data, "Content-Type: text/csv\r\n");
+    assert_says(server.log.data, "Idempotency-Key: k1\r\n");
+    assert_says(server.log.data, "\r\n\r\ntoken,model_dim\n1,2\n");
 }
 
 /* An unknown column causes a warning but no failure. */
@@ -328,17 +316,14 @@ MF_TEST(submit_unknown_column)
          .body =
              "{\"batch\":7,\"shapes\":2,\"tasks\":2,\"errors\":[],\"unknown_columns\":[{\"at\":\"act_limt\","
              "\"code\":\"unknown_column\",\"message\":\"there is no column 'act_limt'\",\"line\":1}]}"}};
-    struct fake_http f;
     struct ran r;
 
-    write_file(in_folder("shapes.csv"), "token,act_limt\n1,2\n");
-    fake_http_start(&f, answers, 1);
-    r = moefarm(f.url, "submit", in_folder("shapes.csv"), NULL);
-    fake_http_stop(&f);
+    text_file_write(in_folder("shapes.csv"), "token,act_limt\n1,2\n");
+    fake_http_start(&server, answers, 1);
+    r = moefarm(server.url, "submit", in_folder("shapes.csv"), NULL);
     assert_code(r, 0);
     ck_assert_str_eq(r.out, "batch 7: 2 shapes, 2 tasks\n");
     assert_says(r.err, "shapes.csv:1: warning: there is no column 'act_limt'\n");
-    fake_http_release(&f);
 }
 
 /* The deployed table and the shapes are sent in one JSON body. The value of --min-effect is a percentage. */
@@ -346,36 +331,33 @@ MF_TEST(submit_baseline)
 {
     static const struct fake_answer answers[] = {
         {.request = "POST /api/v1/batches", .status = 201, .body = RECEIPT}};
-    struct fake_http f;
     struct ran r;
 
-    write_file(in_folder("shapes.csv"), "token,model_dim\n1,2\n");
-    write_file(in_folder("table.csv"), "gfx,\"us\"\n");
-    fake_http_start(&f, answers, 1);
-    r = moefarm(f.url, "submit", in_folder("shapes.csv"), "--baseline", in_folder("table.csv"),
+    text_file_write(in_folder("shapes.csv"), "token,model_dim\n1,2\n");
+    text_file_write(in_folder("table.csv"), "gfx,\"us\"\n");
+    fake_http_start(&server, answers, 1);
+    r = moefarm(server.url, "submit", in_folder("shapes.csv"), "--baseline", in_folder("table.csv"),
                 "--min-effect", "5", NULL);
-    fake_http_stop(&f);
+    fake_http_stop(&server);
     assert_code(r, 0);
-    assert_says(f.log.data, "Content-Type: application/json\r\n");
-    assert_says(f.log.data, "\"csv\":\"token,model_dim\\n1,2\\n\"");
-    assert_says(f.log.data, "\"baseline\":\"gfx,\\\"us\\\"\\n\"");
-    assert_says(f.log.data, "\"name\":\"shapes.csv\"");
-    assert_says(f.log.data, "\"options\":{\"min_effect\":0.05}");
-    fake_http_release(&f);
-    /* rows that cannot be compared are reported with the receipt */
+    assert_says(server.log.data, "Content-Type: application/json\r\n");
+    assert_says(server.log.data, "\"csv\":\"token,model_dim\\n1,2\\n\"");
+    assert_says(server.log.data, "\"baseline\":\"gfx,\\\"us\\\"\\n\"");
+    assert_says(server.log.data, "\"name\":\"shapes.csv\"");
+    assert_says(server.log.data, "\"options\":{\"min_effect\":0.05}");
+    /* rows that cannot be compared are reported at once */
     static const struct fake_answer foreign[] = {
         {.request = "POST /api/v1/batches",
          .status = 201,
          .body =
              "{\"batch\":7,\"shapes\":2,\"tasks\":2,\"undecided\":1,\"errors\":[{\"at\":\"baseline, line 2\","
              "\"code\":\"baseline\",\"message\":\"the row names no pipeline\"}]}"}};
-    fake_http_start(&f, foreign, 1);
-    r = moefarm(f.url, "submit", in_folder("shapes.csv"), "--baseline", in_folder("table.csv"), NULL);
-    fake_http_stop(&f);
+    fake_http_start(&server, foreign, 1);
+    r = moefarm(server.url, "submit", in_folder("shapes.csv"), "--baseline", in_folder("table.csv"), NULL);
+    fake_http_stop(&server);
     assert_code(r, 1);
     assert_says(r.out, "2 tasks, 1 of them undecided: their known rows cannot be compared and are kept\n");
     assert_says(r.err, "shapes.csv: baseline, line 2: the row names no pipeline\n");
-    fake_http_release(&f);
     r = moefarm("http://127.0.0.1:1", "submit", in_folder("shapes.csv"), "--baseline", "/nonexistent.csv",
                 NULL);
     assert_code(r, 2);
@@ -401,42 +383,38 @@ MF_TEST(submit_min_effect, .rows = MF_ARRAY_LEN(min_effects))
     static const struct fake_answer answers[] = {
         {.request = "POST /api/v1/batches*", .status = 201, .body = RECEIPT}};
     char sent[64];
-    struct fake_http f;
     struct ran r;
 
-    write_file(in_folder("shapes.csv"), "token,model_dim\n1,2\n");
-    fake_http_start(&f, answers, 1);
-    r = moefarm(f.url, "submit", in_folder("shapes.csv"), "--min-effect", min_effects[_i].text, NULL);
-    fake_http_stop(&f);
+    text_file_write(in_folder("shapes.csv"), "token,model_dim\n1,2\n");
+    fake_http_start(&server, answers, 1);
+    r = moefarm(server.url, "submit", in_folder("shapes.csv"), "--min-effect", min_effects[_i].text, NULL);
+    fake_http_stop(&server);
     assert_code(r, min_effects[_i].fraction ? 0 : 2);
     assert_says(r.err, min_effects[_i].says);
     if (min_effects[_i].fraction) {
         (void)snprintf(sent, sizeof(sent), "&min_effect=%s HTTP", min_effects[_i].fraction);
-        assert_says(f.log.data, sent);
+        assert_says(server.log.data, sent);
     }
-    fake_http_release(&f);
 }
 
 MF_TEST(submit_json)
 {
     static const struct fake_answer answers[] = {
         {.request = "POST /api/v1/batches", .status = 201, .body = RECEIPT_ERRORS}};
-    struct fake_http f;
     struct ran r;
 
-    write_file(in_folder("shapes.json"),
-               " {\"name\":\"n\",\"csv\":\"a\",\"options\":{\"topk\":8,\"seed\":3}}");
-    fake_http_start(&f, answers, 1);
-    r = moefarm(f.url, "submit", "--topk", "4", "--layout", "free", "--name", "47", in_folder("shapes.json"),
-                NULL);
-    fake_http_stop(&f);
-    assert_code(r, 1); /* the exit status is 1 because a row was rejected */
+    text_file_write(in_folder("shapes.json"),
+                    " {\"name\":\"n\",\"csv\":\"a\",\"options\":{\"topk\":8,\"seed\":3}}");
+    fake_http_start(&server, answers, 1);
+    r = moefarm(server.url, "submit", "--topk", "4", "--layout", "free", "--name", "47",
+                in_folder("shapes.json"), NULL);
+    fake_http_stop(&server);
+    assert_code(r, 1); /* a row was rejected */
     assert_says(r.err, "shapes.json:3: topk: topk has to be from 1 to 127");
-    assert_says(f.log.data, "Content-Type: application/json\r\n");
-    assert_says(f.log.data, "\"options\":{\"seed\":3,\"topk\":4,\"layout\":\"free\"}");
-    assert_says(f.log.data, "\"name\":\"47\"");
-    assert_says(f.log.data, "Idempotency-Key: cli-");
-    fake_http_release(&f);
+    assert_says(server.log.data, "Content-Type: application/json\r\n");
+    assert_says(server.log.data, "\"options\":{\"seed\":3,\"topk\":4,\"layout\":\"free\"}");
+    assert_says(server.log.data, "\"name\":\"47\"");
+    assert_says(server.log.data, "Idempotency-Key: cli-");
 }
 
 /* The first reply is truncated, so the program sends the request again with the same idempotency key. */
@@ -447,23 +425,21 @@ MF_TEST(submit_is_retried)
         {.request = "POST *", .status = 200, .body = RECEIPT},
     };
     char first[64] = "", second[64] = "";
-    struct fake_http f;
     struct ran r;
     char *at;
 
-    write_file(in_folder("shapes.csv"), "x\n");
-    fake_http_start(&f, answers, 2);
-    r = moefarm(f.url, "submit", in_folder("shapes.csv"), NULL);
-    fake_http_stop(&f);
+    text_file_write(in_folder("shapes.csv"), "x\n");
+    fake_http_start(&server, answers, 2);
+    r = moefarm(server.url, "submit", in_folder("shapes.csv"), NULL);
+    fake_http_stop(&server);
     assert_code(r, 0);
-    at = strstr(f.log.data, "Idempotency-Key: ");
+    at = strstr(server.log.data, "Idempotency-Key: ");
     ck_assert_ptr_nonnull(at);
     (void)sscanf(at, "Idempotency-Key: %60s", first);
     at = strstr(at + 1, "Idempotency-Key: ");
     ck_assert_ptr_nonnull(at);
     (void)sscanf(at, "Idempotency-Key: %60s", second);
     ck_assert_str_eq(first, second);
-    fake_http_release(&f);
 }
 
 /* ---- watch ---- */
@@ -516,14 +492,13 @@ static const struct fake_answer watch_answers[] = {
 
 MF_TEST(watch)
 {
-    struct fake_http f;
     struct ran r;
     char *at;
 
-    fake_http_start(&f, watch_answers, MF_ARRAY_LEN(watch_answers));
-    r = moefarm(f.url, "watch", "7", NULL);
-    fake_http_stop(&f);
-    assert_code(r, 1); /* the exit status is 1 because task 2 failed */
+    fake_http_start(&server, watch_answers, MF_ARRAY_LEN(watch_answers));
+    r = moefarm(server.url, "watch", "7", NULL);
+    fake_http_stop(&server);
+    assert_code(r, 1); /* task 2 failed */
     assert_says(r.out, "task 1  cpu-x/2  T1 H2048 I96 E128 k8 bf16: done, 411.2 us, kept\n");
     assert_says(r.out, "task 2  cpu-x/2  T2 H2048 I96 E128 k8 bf16: failed: why not\n");
     at = strstr(r.out, "waiting: 2 tasks of gfx950/256: waits for a worker\n");
@@ -532,12 +507,11 @@ MF_TEST(watch)
     assert_says(r.out, ", 1 kept\n");
     ck_assert_msg(strchr(r.out, '\033') == NULL, "escape sequences although stdout is no terminal:\n%s",
                   r.out);
-    at = strstr(f.log.data, "/events");
+    at = strstr(server.log.data, "/events");
     ck_assert_ptr_nonnull(at);
     at = strstr(at + 1, "/events");
     ck_assert_ptr_nonnull(at);
     assert_says(at, "Last-Event-ID: 3\r\n");
-    fake_http_release(&f);
 }
 
 MF_TEST(watch_without_coordinator)
@@ -547,14 +521,11 @@ MF_TEST(watch_without_coordinator)
         {.request = "GET /api/v1/batches/7/tasks*", .status = 200, .body = "{\"items\":[],\"next\":null}"},
         {.request = "GET *", .status = 503, .body = "{}"},
     };
-    struct fake_http f;
     struct ran r;
 
-    fake_http_start(&f, answers, MF_ARRAY_LEN(answers));
-    r = moefarm(f.url, "watch", "7", "--reconnect-timeout", "0", NULL);
-    fake_http_stop(&f);
+    fake_http_start(&server, answers, MF_ARRAY_LEN(answers));
+    r = moefarm(server.url, "watch", "7", "--reconnect-timeout", "0", NULL);
     assert_code(r, 3);
-    fake_http_release(&f);
 }
 
 /* On Ctrl-C, the program prints that the batch continues, and then SIGINT ends it. */
@@ -640,11 +611,10 @@ static const struct fake_answer task_answers[] = {
 
 MF_TEST(rank)
 {
-    struct fake_http f;
     struct ran r;
 
-    fake_http_start(&f, task_answers, MF_ARRAY_LEN(task_answers));
-    r = moefarm(f.url, "rank", "--shape", "token=4", "--top", "2", NULL);
+    fake_http_start(&server, task_answers, MF_ARRAY_LEN(task_answers));
+    r = moefarm(server.url, "rank", "--shape", "token=4", "--top", "2", NULL);
     assert_code(r, 0);
     ck_assert_str_eq(
         r.out, "task 1  cpu-x/2  T4 H2048 I96 E128 k8 bf16  done: 100.5 us by pipeline 31, statistically "
@@ -663,14 +633,12 @@ MF_TEST(rank)
                "       sort         ########                           20.00 us  sort16\n"
                "       gather+gemm1 ################################   85.00 us  b\n"
                "… and 2 more (--top)\n");
-    r = moefarm(f.url, "rank", "inter_dim=96", NULL);
+    r = moefarm(server.url, "rank", "inter_dim=96", NULL);
     assert_code(r, 2);
     assert_says(r.err, "2 tasks of batch 7 have the shape 'inter_dim=96'; give the number of one:");
     assert_says(r.err, "task 2  cpu-x/2  T8 H2048");
-    r = moefarm(f.url, "rank", "token=16", NULL);
+    r = moefarm(server.url, "rank", "token=16", NULL);
     assert_code(r, 2);
-    fake_http_stop(&f);
-    fake_http_release(&f);
 }
 
 static const struct {
@@ -699,15 +667,12 @@ static const struct {
 
 MF_TEST(why, .rows = MF_ARRAY_LEN(why_cases))
 {
-    struct fake_http f;
     struct ran r;
 
-    fake_http_start(&f, task_answers, MF_ARRAY_LEN(task_answers));
-    r = moefarm(f.url, "why", "1", why_cases[_i].kernel, NULL);
-    fake_http_stop(&f);
+    fake_http_start(&server, task_answers, MF_ARRAY_LEN(task_answers));
+    r = moefarm(server.url, "why", "1", why_cases[_i].kernel, NULL);
     assert_code(r, 0);
     assert_says(r.out, why_cases[_i].says);
-    fake_http_release(&f);
 }
 
 /* Text from workers and submitters is printed without terminal control characters such as ESC, BEL and U+009B
@@ -727,21 +692,18 @@ static const struct fake_answer control_answers[] = {
 
 MF_TEST(control_characters_are_replaced)
 {
-    struct fake_http f;
     struct ran r;
 
-    fake_http_start(&f, control_answers, MF_ARRAY_LEN(control_answers));
-    r = moefarm(f.url, "why", "1", "*", NULL);
-    fake_http_stop(&f);
+    fake_http_start(&server, control_answers, MF_ARRAY_LEN(control_answers));
+    r = moefarm(server.url, "why", "1", "*", NULL);
     assert_code(r, 0);
     assert_says(r.out, "lib:x?[2J: ??31mred? \xc2\xb7 (r)\n");
     ck_assert(!strchr(r.out, '\x1b') && !strchr(r.err, '\x1b'));
-    fake_http_release(&f);
 }
 
 int main(void)
 {
     (void)signal(SIGPIPE, SIG_IGN);
     return mf_check_main(
-        &(struct mf_test_group){.timeout_s = 60, .setup = make_folder, .teardown = remove_folder});
+        &(struct mf_test_group){.timeout_s = 60, .setup = make_folder, .teardown = teardown});
 }

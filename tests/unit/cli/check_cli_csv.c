@@ -80,9 +80,9 @@ static const struct {
 MF_TEST(check, .rows = MF_ARRAY_LEN(checks))
 {
     if (checks[_i].table)
-        write_file(in_folder("table.csv"), checks[_i].table);
+        text_file_write(in_folder("table.csv"), checks[_i].table);
     if (checks[_i].other)
-        write_file(in_folder("other.csv"), checks[_i].other);
+        text_file_write(in_folder("other.csv"), checks[_i].other);
     const char *words[4] = {in_folder("table.csv")};
     size_t n = 1;
     if (checks[_i].other)
@@ -124,7 +124,7 @@ MF_TEST(shipped)
 
 MF_TEST(findings_as_json)
 {
-    write_file(in_folder("table.csv"), TABLE(ROW("1", "51.5") ROW("1", "52.5")));
+    text_file_write(in_folder("table.csv"), TABLE(ROW("1", "51.5") ROW("1", "52.5")));
     struct ran r = moefarm("", "csv", "check", "--json", in_folder("table.csv"), NULL);
     assert_code(r, 1);
     _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(r.out, strlen(r.out), 1 << 20);
@@ -174,7 +174,7 @@ static const struct {
 
 MF_TEST(fix, .rows = MF_ARRAY_LEN(fixes))
 {
-    write_file(in_folder("table.csv"), fixes[_i].before);
+    text_file_write(in_folder("table.csv"), fixes[_i].before);
     struct ran r = moefarm("", "csv", "check", "--fix", in_folder("table.csv"), fixes[_i].option, NULL);
     assert_code(r, fixes[_i].code);
     assert_says(r.out, fixes[_i].out);
@@ -244,9 +244,9 @@ static const struct {
 
 MF_TEST(diff, .rows = MF_ARRAY_LEN(diffs))
 {
-    write_file(in_folder("table.csv"), diffs[_i].before);
+    text_file_write(in_folder("table.csv"), diffs[_i].before);
     if (diffs[_i].after)
-        write_file(in_folder("other.csv"), diffs[_i].after);
+        text_file_write(in_folder("other.csv"), diffs[_i].after);
     struct ran r =
         moefarm("", "csv", "diff", in_folder("table.csv"), in_folder("other.csv"), diffs[_i].option, NULL);
     assert_code(r, diffs[_i].code);
@@ -300,8 +300,8 @@ static const struct {
 MF_TEST(merge, .rows = MF_ARRAY_LEN(merges))
 {
     if (merges[_i].into)
-        write_file(in_folder("table.csv"), merges[_i].into);
-    write_file(in_folder("other.csv"), merges[_i].file);
+        text_file_write(in_folder("table.csv"), merges[_i].into);
+    text_file_write(in_folder("other.csv"), merges[_i].file);
     struct ran r = moefarm("", "csv", "merge", in_folder("table.csv"), in_folder("other.csv"),
                            merges[_i].words[0], merges[_i].words[1], NULL);
     assert_code(r, merges[_i].code);
@@ -315,7 +315,7 @@ MF_TEST(merge, .rows = MF_ARRAY_LEN(merges))
 /* A dry run creates neither the table nor its lock file. */
 MF_TEST(merge_dry_run)
 {
-    write_file(in_folder("other.csv"), TABLE(ROW("2", "61.5")));
+    text_file_write(in_folder("other.csv"), TABLE(ROW("2", "61.5")));
     struct ran r =
         moefarm("", "csv", "merge", "--dry-run", in_folder("table.csv"), in_folder("other.csv"), NULL);
     assert_code(r, 0);
@@ -333,9 +333,9 @@ MF_TEST(merge_with_set)
     mf_format(into, sizeof(into), "%s", in_folder("table.csv"));
     mf_format(first, sizeof(first), "%s", in_folder("shapes.csv"));
     mf_format(second, sizeof(second), "%s", in_folder("other.csv"));
-    write_file(into, TABLE(ROW("1", "51.5")));
-    write_file(second, TABLE(ROW("2", "61.5")));
-    write_file(first, TABLE(ROW("4", "91.5")));
+    text_file_write(into, TABLE(ROW("1", "51.5")));
+    text_file_write(second, TABLE(ROW("2", "61.5")));
+    text_file_write(first, TABLE(ROW("4", "91.5")));
     struct ran r = moefarm("", "csv", "merge", into, first, second, "--set", second, NULL);
     assert_code(r, 1);
     assert_says(r.err, "other.csv line 2 have the same key; production refuses such a set");

@@ -10,6 +10,14 @@
 #include "support/run_moefarm.h"
 #include "support/table_columns.h"
 
+static struct fake_http server;
+
+static void teardown(void)
+{
+    fake_http_release(&server);
+    remove_folder();
+}
+
 #define HEADER TUNED_COLUMNS OWN_COLUMNS "\n"
 #define ROW(T, us)                                                                                      \
     "cpu-x,2," T                                                                                        \
@@ -25,23 +33,21 @@ MF_TEST(export_to_file)
          .type = "text/csv",
          .body = HEADER ROW("4", "90.0"),
          .headers = "Moefarm-Left-Out: 3\r\n"}};
-    struct fake_http f;
     struct stat st;
     struct ran r;
 
-    fake_http_start(&f, answers, 1);
-    r = moefarm(f.url, "export", "--batch", "7", "--gfx", "cpu-x", "-o", in_folder("table.csv"), NULL);
+    fake_http_start(&server, answers, 1);
+    r = moefarm(server.url, "export", "--batch", "7", "--gfx", "cpu-x", "-o", in_folder("table.csv"), NULL);
     assert_code(r, 0);
     assert_says(r.err, "3 rows left out");
     ck_assert_str_eq(read_file(in_folder("table.csv")), HEADER ROW("4", "90.0"));
     ck_assert_int_eq(stat(in_folder("table.csv"), &st), 0);
     ck_assert_int_ne(st.st_mode & 0400, 0);
-    r = moefarm(f.url, "export", "--batch", "7", "--gfx", "cpu-x", NULL);
+    r = moefarm(server.url, "export", "--batch", "7", "--gfx", "cpu-x", NULL);
     ck_assert_str_eq(r.out, HEADER ROW("4", "90.0"));
-    r = moefarm(f.url, "export", "--batch", "7", "--gfx", "cpu-x", "-o", in_folder("no/such/folder"), NULL);
+    r = moefarm(server.url, "export", "--batch", "7", "--gfx", "cpu-x", "-o", in_folder("no/such/folder"),
+                NULL);
     assert_code(r, 1);
-    fake_http_stop(&f);
-    fake_http_release(&f);
 }
 
 static const struct fake_answer one_export[] = {{.request = "GET /api/v1/export/tuned_fmoe.csv*",
@@ -52,124 +58,108 @@ static const struct fake_answer one_export[] = {{.request = "GET /api/v1/export/
 /* If the output is a symbolic link, the target of the link is replaced or created, and the link is kept. */
 MF_TEST(export_through_a_link)
 {
-    struct fake_http f;
     struct stat st;
 
-    fake_http_start(&f, one_export, 1);
+    fake_http_start(&server, one_export, 1);
     ck_assert_int_eq(symlink("other.csv", in_folder("table.csv")), 0);
     for (int i = 0; i < 2; i++) {
-        assert_code(moefarm(f.url, "export", "-o", in_folder("table.csv"), NULL), 0);
+        assert_code(moefarm(server.url, "export", "-o", in_folder("table.csv"), NULL), 0);
         ck_assert_int_eq(lstat(in_folder("table.csv"), &st), 0);
         ck_assert(S_ISLNK(st.st_mode));
         ck_assert_str_eq(read_file(in_folder("other.csv")), HEADER ROW("4", "90.0"));
-        write_file(in_folder("other.csv"), "older, and longer than nothing\n");
+        text_file_write(in_folder("other.csv"), "older, and longer than nothing\n");
     }
-    fake_http_stop(&f);
-    fake_http_release(&f);
 }
 
 /* Data for a FIFO is written to the FIFO, but a merge into a FIFO is rejected. The test opens the reading end
  * first, so that the writer does not block. */
 MF_TEST(export_into_a_fifo)
 {
-    struct fake_http f;
     struct stat st;
     struct ran r;
     char found[4096] = "";
     int fd;
 
-    fake_http_start(&f, one_export, 1);
+    fake_http_start(&server, one_export, 1);
     ck_assert_int_eq(mkfifo(in_folder("table.csv"), 0600), 0);
     fd = open(in_folder("table.csv"), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     ck_assert_int_ge(fd, 0);
-    assert_code(moefarm(f.url, "export", "-o", in_folder("table.csv"), NULL), 0);
+    assert_code(moefarm(server.url, "export", "-o", in_folder("table.csv"), NULL), 0);
     ck_assert_int_gt(read(fd, found, sizeof(found) - 1), 0);
     ck_assert_str_eq(found, HEADER ROW("4", "90.0"));
-    r = moefarm(f.url, "export", "--into", in_folder("table.csv"), NULL);
+    r = moefarm(server.url, "export", "--into", in_folder("table.csv"), NULL);
     assert_code(r, 1);
     assert_says(r.err, "is a device or a FIFO; a table must be a regular file");
     (void)close(fd);
     ck_assert_int_eq(lstat(in_folder("table.csv"), &st), 0);
     ck_assert(S_ISFIFO(st.st_mode));
     ck_assert_int_ne(access(in_folder("table.csv.lock"), F_OK), 0);
-    fake_http_stop(&f);
-    fake_http_release(&f);
 }
 
 static const struct mf_test_group optional_tests = {
-    .timeout_s = 60, .setup = make_folder, .teardown = remove_folder, .optional = true};
+    .timeout_s = 60, .setup = make_folder, .teardown = teardown, .optional = true};
 
 /* The output is a device node like /dev/null. The test needs root, because only root can create the node, and
  * only root could replace it. */
 MF_TEST(export_to_a_device, .group = &optional_tests)
 {
-    struct fake_http f;
     struct stat st;
 
     if (mknod(in_folder("table.csv"), S_IFCHR | 0600, makedev(1, 3)) < 0) {
         mf_check_skip("mknod: %s", strerrordesc_np(errno));
         return;
     }
-    fake_http_start(&f, one_export, 1);
-    struct ran r = moefarm(f.url, "export", "-o", in_folder("table.csv"), NULL);
-    /* on a nodev mount the program cannot open the node, but it must not replace the node */
+    fake_http_start(&server, one_export, 1);
+    struct ran r = moefarm(server.url, "export", "-o", in_folder("table.csv"), NULL);
+    /* on a nodev mount the node cannot be opened, but it must be kept */
     if (!strstr(r.err, "Permission denied"))
         assert_code(r, 0);
     ck_assert_int_eq(lstat(in_folder("table.csv"), &st), 0);
     ck_assert(S_ISCHR(st.st_mode));
-    fake_http_stop(&f);
-    fake_http_release(&f);
 }
 
 /* The output is an open descriptor. As with the shell's ">> log", the file keeps its old contents and its
  * inode. */
 MF_TEST(export_into_a_descriptor)
 {
-    struct fake_http f;
     struct stat st;
     char name[32], found[4096] = "";
 
-    fake_http_start(&f, one_export, 1);
-    write_file(in_folder("other.csv"), "before\n");
-    /* opened without O_CLOEXEC, so that the program inherits it */
-    int fd = open(in_folder("other.csv"), O_RDWR | O_APPEND);
+    fake_http_start(&server, one_export, 1);
+    text_file_write(in_folder("other.csv"), "before\n");
+    int fd = open(in_folder("other.csv"), O_RDWR | O_APPEND); /* without O_CLOEXEC: the program inherits it */
     ck_assert_int_ge(fd, 0);
     mf_format(name, sizeof(name), "/dev/fd/%d", fd);
-    assert_code(moefarm(f.url, "export", "-o", name, NULL), 0);
+    assert_code(moefarm(server.url, "export", "-o", name, NULL), 0);
     ck_assert_int_gt(pread(fd, found, sizeof(found) - 1, 0), 0);
     ck_assert_str_eq(found, "before\n" HEADER ROW("4", "90.0"));
     ck_assert_int_eq(fstat(fd, &st), 0);
     ck_assert_int_eq(st.st_nlink, 1);
-    struct ran r = moefarm(f.url, "export", "--into", name, NULL);
+    struct ran r = moefarm(server.url, "export", "--into", name, NULL);
     assert_code(r, 1);
     assert_says(r.err, "is an open descriptor; a table must be a regular file");
     (void)close(fd);
     ck_assert_str_eq(read_file(in_folder("other.csv")), found);
-    fake_http_stop(&f);
-    fake_http_release(&f);
 }
 
 /* The output is a descriptor of another process, which is the test. As with the shell's ">", the file is
  * truncated first. */
 MF_TEST(export_into_descriptor_of_other_process)
 {
-    struct fake_http f;
     char name[48], found[4096] = "";
 
-    fake_http_start(&f, one_export, 1);
-    write_file(in_folder("other.csv"), "older, and longer than nothing\n");
+    fake_http_start(&server, one_export, 1);
+    text_file_write(in_folder("other.csv"), "older, and longer than nothing\n");
     _cleanup_(mf_closep) int fd = open(in_folder("other.csv"), O_RDONLY | O_CLOEXEC);
     ck_assert_int_ge(fd, 0);
     mf_format(name, sizeof(name), "/proc/%d/fd/%d", (int)getpid(), fd);
-    assert_code(moefarm(f.url, "export", "-o", name, NULL), 0);
+    assert_code(moefarm(server.url, "export", "-o", name, NULL), 0);
     ck_assert_int_gt(pread(fd, found, sizeof(found) - 1, 0), 0);
     ck_assert_str_eq(found, HEADER ROW("4", "90.0"));
-    struct ran r = moefarm(f.url, "export", "--into", name, NULL);
+    struct ran r = moefarm(server.url, "export", "--into", name, NULL);
     assert_code(r, 1);
     assert_says(r.err, "is an open descriptor; a table must be a regular file");
     ck_assert_str_eq(read_file(in_folder("other.csv")), found);
-    fake_http_stop(&f);
-    fake_http_release(&f);
 }
 
 MF_TEST(write_to_standard_output)
@@ -183,35 +173,29 @@ MF_TEST(write_to_standard_output)
                                                   .type = "text/csv",
                                                   .body = HEADER ROW("4", "90.0"),
                                                   .headers = "Moefarm-Release: 1\r\n"}};
-    struct fake_http f;
     struct stat before, after;
 
-    fake_http_start(&f, answers, 2);
-    write_file(in_folder("out"), "");
+    fake_http_start(&server, answers, 2);
+    text_file_write(in_folder("out"), "");
     ck_assert_int_eq(stat(in_folder("out"), &before), 0);
-    struct ran r = moefarm(f.url, "export", "-o", "/dev/stdout", NULL);
+    struct ran r = moefarm(server.url, "export", "-o", "/dev/stdout", NULL);
     assert_code(r, 0);
     ck_assert_str_eq(r.out, HEADER ROW("4", "90.0"));
-    r = moefarm(f.url, "pull", "stable", "--quiet", "-o", "/dev/stdout", NULL);
+    r = moefarm(server.url, "pull", "stable", "--quiet", "-o", "/dev/stdout", NULL);
     assert_code(r, 0);
     ck_assert_str_eq(r.out, HEADER ROW("4", "90.0"));
     ck_assert_int_eq(stat(in_folder("out"), &after), 0);
     ck_assert_uint_eq(before.st_ino, after.st_ino);
-    fake_http_stop(&f);
-    fake_http_release(&f);
 }
 
 MF_TEST(export_to_a_folder)
 {
-    struct fake_http f;
     struct ran r;
 
-    fake_http_start(&f, one_export, 1);
-    r = moefarm(f.url, "export", "-o", folder, NULL);
+    fake_http_start(&server, one_export, 1);
+    r = moefarm(server.url, "export", "-o", folder, NULL);
     assert_code(r, 1);
     assert_says(r.err, "is a folder; name a file in it");
-    fake_http_stop(&f);
-    fake_http_release(&f);
 }
 
 /* moefarm pull must not read the old contents of a FIFO, because it would block forever. */
@@ -222,27 +206,24 @@ MF_TEST(pull_into_a_fifo)
                                                   .type = "text/csv",
                                                   .body = HEADER ROW("4", "90.0"),
                                                   .headers = "Moefarm-Release: 1\r\n"}};
-    struct fake_http f;
     char found[4096] = "";
     int fd;
 
-    fake_http_start(&f, answers, 1);
+    fake_http_start(&server, answers, 1);
     ck_assert_int_eq(mkfifo(in_folder("table.csv"), 0600), 0);
     fd = open(in_folder("table.csv"), O_RDWR | O_NONBLOCK | O_CLOEXEC);
     ck_assert_int_ge(fd, 0);
-    assert_code(moefarm(f.url, "pull", "stable", "-o", in_folder("table.csv"), NULL), 0);
+    assert_code(moefarm(server.url, "pull", "stable", "-o", in_folder("table.csv"), NULL), 0);
     ck_assert_int_gt(read(fd, found, sizeof(found) - 1), 0);
     ck_assert_str_eq(found, HEADER ROW("4", "90.0"));
     (void)close(fd);
     ck_assert_int_ne(access(in_folder("table.csv.lock"), F_OK), 0);
-    fake_http_stop(&f);
-    fake_http_release(&f);
 }
 
 MF_TEST(tune_into_a_fifo)
 {
     ck_assert_int_eq(mkfifo(in_folder("table.csv"), 0600), 0);
-    write_file(in_folder("shapes.csv"), HEADER ROW("4", "90.0"));
+    text_file_write(in_folder("shapes.csv"), HEADER ROW("4", "90.0"));
     struct ran r = moefarm("", "tune", "-i", in_folder("shapes.csv"), "-o", in_folder("table.csv"), NULL);
     assert_code(r, 2);
     assert_says(r.err, "-o: ");
@@ -256,14 +237,14 @@ MF_TEST(export_into_file)
          .status = 200,
          .type = "text/csv",
          .body = HEADER ROW("4", "90.0") ROW("8", "95.0") ROW("16", "99.0")}};
-    struct fake_http f;
     struct ran r;
     char *table;
 
-    fake_http_start(&f, answers, 1);
-    write_file(in_folder("table.csv"), HEADER ROW("4", "100.0") ROW("8", "80.0"));
-    write_file(in_folder("other.csv"), HEADER ROW("32", "1.0"));
-    r = moefarm(f.url, "export", "--into", in_folder("table.csv"), "--set", in_folder("other.csv"), NULL);
+    fake_http_start(&server, answers, 1);
+    text_file_write(in_folder("table.csv"), HEADER ROW("4", "100.0") ROW("8", "80.0"));
+    text_file_write(in_folder("other.csv"), HEADER ROW("32", "1.0"));
+    r = moefarm(server.url, "export", "--into", in_folder("table.csv"), "--set", in_folder("other.csv"),
+                NULL);
     assert_code(r, 0);
     assert_says(r.out, "1 added, 1 replaced, 1 kept, 0 foreign\n");
     assert_says(r.out, "replaced  cpu-x,2,4,2048");
@@ -272,18 +253,17 @@ MF_TEST(export_into_file)
     table = read_file(in_folder("table.csv"));
     ck_assert_str_eq(table, HEADER ROW("4", "90.0") ROW("8", "80.0") ROW("16", "99.0"));
 
-    /* another file of the set has the same key, so production would refuse to load both files */
-    write_file(in_folder("other.csv"), HEADER ROW("16", "1.0"));
-    r = moefarm(f.url, "export", "--into", in_folder("table.csv"), "--set", in_folder("other.csv"), NULL);
+    /* key of another file of the set: production would refuse to load both */
+    text_file_write(in_folder("other.csv"), HEADER ROW("16", "1.0"));
+    r = moefarm(server.url, "export", "--into", in_folder("table.csv"), "--set", in_folder("other.csv"),
+                NULL);
     assert_code(r, 1);
     ck_assert_str_eq(read_file(in_folder("table.csv")), table);
-    fake_http_stop(&f);
-    fake_http_release(&f);
 }
 
 int main(void)
 {
     (void)signal(SIGPIPE, SIG_IGN);
     return mf_check_main(
-        &(struct mf_test_group){.timeout_s = 60, .setup = make_folder, .teardown = remove_folder});
+        &(struct mf_test_group){.timeout_s = 60, .setup = make_folder, .teardown = teardown});
 }

@@ -38,7 +38,7 @@ static void write_table(const char *name, const struct cell *cells)
         mf_format(shape, sizeof(shape), "%d,%s", cells->token, LAYER);
         add_row(text, sizeof(text), class_text, shape, "100.0", cells->step, "");
     }
-    write_file(in_folder(name), text);
+    text_file_write(in_folder(name), text);
 }
 
 /* Writes both tables from lists of cells. */

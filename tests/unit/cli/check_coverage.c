@@ -310,9 +310,9 @@ MF_TEST(command, .rows = MF_ARRAY_LEN(runs))
 
     make_folder();
     print_table(runs[_i].ladders, &text);
-    write_file(in_folder("table.csv"), text.data);
-    write_file(in_folder("config.json"), config);
-    for (int i = 0; i < WORDS; i++) /* --model accepts the folder that contains config.json */
+    text_file_write(in_folder("table.csv"), text.data);
+    text_file_write(in_folder("config.json"), config);
+    for (int i = 0; i < WORDS; i++) /* --model accepts the folder of config.json */
         words[i] = w[i] && strcmp(w[i], "CONFIG") == 0 ? folder : w[i];
     struct ran r =
         moefarm("", "csv", "coverage", in_folder("table.csv"), words[0], words[1], words[2], words[3],
@@ -334,7 +334,7 @@ MF_TEST(other_files_and_unreadable_rows)
     make_folder();
     print_table(half, &text);
     ck_assert_int_eq(mf_buf_adds(&text, "gfx950,256,32768,7168,0,0,8\n"), 0);
-    write_file(in_folder("table.csv"), text.data);
+    text_file_write(in_folder("table.csv"), text.data);
     struct ran r =
         moefarm("", "csv", "coverage", MF_TEST_DATA "/aiter/untuned_fmoe.csv", in_folder("table.csv"),
                 MF_TEST_DATA "/aiter/tuned_fhmoe.csv", "--model", "deepseek-v3", "--tp", "8", NULL);
@@ -379,7 +379,7 @@ MF_TEST(untuned_fills_the_holes)
 
     make_folder();
     print_table(half, &text);
-    write_file(in_folder("table.csv"), text.data);
+    text_file_write(in_folder("table.csv"), text.data);
     struct ran r = moefarm("", "csv", "coverage", in_folder("table.csv"), "--model", "deepseek-r1", "--tp",
                            "8", "--fused-shared-experts", "1", "--untuned", in_folder("shapes.csv"), NULL);
     assert_code(r, 1);
@@ -392,7 +392,7 @@ MF_TEST(untuned_fills_the_holes)
         add_ladder(&text, &row);
     }
     ck_assert_uint_eq(n, 9);
-    write_file(in_folder("table.csv"), text.data);
+    text_file_write(in_folder("table.csv"), text.data);
     r = moefarm("", "csv", "coverage", in_folder("table.csv"), "--model", "deepseek-r1", "--tp", "8",
                 "--fused-shared-experts", "yes", NULL);
     assert_code(r, 0);

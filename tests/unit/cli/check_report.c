@@ -7,6 +7,14 @@
 #include "support/mf_check.h"
 #include "support/run_moefarm.h"
 
+static struct fake_http server;
+
+static void teardown(void)
+{
+    fake_http_release(&server);
+    remove_folder();
+}
+
 #define SHAPE_OF(T, q_dtype, q_type, rest)                                                                 \
     "{\"token\":" T                                                                                        \
     ",\"model_dim\":2048,\"inter_dim\":96,\"expert\":128,\"topk\":8,\"act_type\":\"ActivationType.Silu\"," \
@@ -64,11 +72,10 @@ static const struct fake_answer answers[] = {
  * of eight routes to the 1024 experts reaches an expert of this rank, which has 128: 1.1878 MB. */
 MF_TEST(floors_and_winners)
 {
-    struct fake_http f;
     struct ran r;
 
-    fake_http_start(&f, answers, MF_ARRAY_LEN(answers));
-    r = moefarm(f.url, "report", "7", "8", "9", NULL);
+    fake_http_start(&server, answers, MF_ARRAY_LEN(answers));
+    r = moefarm(server.url, "report", "7", "8", "9", NULL);
     assert_code(r, 0);
     /* collapse the spaces between the columns */
     for (char *at = strchr(r.out, ' '); at; at = strchr(at + 1, ' ')) {
@@ -85,19 +92,17 @@ MF_TEST(floors_and_winners)
     assert_says(
         r.out, "w, sm_90/132 (H200): 75% of its time timing and verifying (timing 50%, verify 25%, data 15%, "
                "load 10%, wait 0%); reads 4000 GB/s, 600000 GFLOP/s in bf16, 1200000 in fp8\n");
-    r = moefarm(f.url, "report", "7", "--json", NULL);
+    r = moefarm(server.url, "report", "7", "--json", NULL);
     assert_code(r, 0);
     assert_says(r.out, "\"gemm_us\":\t3.75");
     assert_says(r.out, "\"winner\":\t\"move:s + tile:a");
     assert_says(r.out, "\"us\":\tnull");
-    r = moefarm(f.url, "report", "x", NULL);
+    r = moefarm(server.url, "report", "x", NULL);
     assert_code(r, 2);
     assert_says(r.err, "'x' is not the number of a batch");
-    fake_http_stop(&f);
-    fake_http_release(&f);
 }
 
 int main(void)
 {
-    return mf_check_main(&(struct mf_test_group){.setup = make_folder, .teardown = remove_folder});
+    return mf_check_main(&(struct mf_test_group){.setup = make_folder, .teardown = teardown});
 }

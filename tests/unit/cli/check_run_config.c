@@ -82,7 +82,7 @@ static void write_row(const char *us, const char *names, const char *form)
 {
     char text[4096] = TABLE_HEADER;
     add_row(text, sizeof(text), class_text, SHAPE, us, names, form);
-    write_file(in_folder("table.csv"), text);
+    text_file_write(in_folder("table.csv"), text);
 }
 
 static const struct {
@@ -157,7 +157,7 @@ MF_TEST(skips_foreign_rows)
 
     add_row(text, sizeof(text), class_text, SHAPE, "1000000.0", pipeline, "");
     add_row(text, sizeof(text), class_text, "5," LAYER, "1.0", "python:layer", "");
-    write_file(in_folder("table.csv"), text);
+    text_file_write(in_folder("table.csv"), text);
     r = moefarm("", "run-config", in_folder("table.csv"), NULL);
     assert_code(r, 0);
     assert_says(r.err, "table.csv:3: skipped: ");
@@ -174,8 +174,8 @@ MF_TEST(shapes_alone)
 {
     struct ran r;
 
-    write_file(in_folder("shapes.csv"),
-               SHAPE_COLUMNS ",gfx,cu_num\n" SHAPE ",,\n3," LAYER ",,\n4," LAYER ",gfx942,304\n");
+    text_file_write(in_folder("shapes.csv"),
+                    SHAPE_COLUMNS ",gfx,cu_num\n" SHAPE ",,\n3," LAYER ",,\n4," LAYER ",gfx942,304\n");
     r = moefarm("", "run-config", "--shapes", in_folder("shapes.csv"), "--rounds", "3", NULL);
     assert_code(r, 0);
     assert_says(r.out, "OK       T4 H256 I128 E8 k2 bf16");
@@ -191,7 +191,7 @@ MF_TEST(shapes_alone)
     r = moefarm("", "run-config", NULL);
     assert_code(r, 2);
     assert_says(r.err, "expected either TABLE or --shapes FILE");
-    write_file(in_folder("shapes.csv"), "token,model_dim\n4,256\n");
+    text_file_write(in_folder("shapes.csv"), "token,model_dim\n4,256\n");
     r = moefarm("", "run-config", "--shapes", in_folder("shapes.csv"), NULL);
     assert_code(r, 2);
     assert_says(r.err, "--shapes: the header has no column");
@@ -217,7 +217,7 @@ MF_TEST(another_model)
     struct ran r;
 
     add_row(text, sizeof(text), class_text, SHAPE, "1000000.0", pipeline, "");
-    write_file(in_folder("table.csv"), text);
+    text_file_write(in_folder("table.csv"), text);
     r = moefarm("", "run-config", in_folder("table.csv"), "--json", NULL);
     assert_code(r, 0);
     mf_format(expected, sizeof(expected),
@@ -229,7 +229,7 @@ MF_TEST(another_model)
     ck_assert_ptr_nonnull(model);
     mf_format(expected, sizeof(expected), ",%s,%s", model_text, model + strlen(",cpu,"));
     mf_format(model, sizeof(text) - (size_t)(model - text), "%s", expected);
-    write_file(in_folder("table.csv"), text);
+    text_file_write(in_folder("table.csv"), text);
     r = moefarm("", "run-config", in_folder("table.csv"), NULL);
     assert_code(r, 0);
     ck_assert_str_eq(r.err, "");
@@ -246,7 +246,7 @@ MF_TEST(known_verdicts)
     add_row(text, sizeof(text), class_text, "8," LAYER, "1000000.0", "rows:wrong", "");
     add_row(text, sizeof(text), class_text, "16," LAYER, "0.001", "rows:right", "");
     add_row(text, sizeof(text), class_text, "32," LAYER, "1000000.0", "rows:gone", "");
-    write_file(in_folder("table.csv"), text);
+    text_file_write(in_folder("table.csv"), text);
     r = moefarm("", "run-config", in_folder("table.csv"), "--rounds", "3", "--family-so", ROWS_SO, NULL);
     assert_code(r, 1);
     assert_says(r.out, "OK       T4 H256");

@@ -4,6 +4,7 @@
 #include "common/base/text.h"
 #include "support/farm/die_at.h"
 #include "support/mf_check.h"
+#include "support/text_file.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -122,26 +123,7 @@ static struct mf_table *read_back(void)
     return t;
 }
 
-static char *read_file(const char *file)
-{
-    FILE *f = fopen(file, "re");
-    ck_assert_ptr_nonnull(f);
-    char *text = calloc(1, 1 << 20);
-    ck_assert_ptr_nonnull(text);
-    ck_assert_uint_lt(fread(text, 1, (1 << 20) - 1, f), (1 << 20) - 1);
-    fclose(f);
-    return text;
-}
-
-static void write_text(const char *text)
-{
-    FILE *f = fopen(path, "we");
-    ck_assert_ptr_nonnull(f);
-    ck_assert_int_ge(fputs(text, f), 0);
-    ck_assert_int_eq(fclose(f), 0);
-}
-
-/* Returns the number of files in the folder, without the lock file. */
+/* Number of files in the folder, without the lock file. */
 static int count_files(void)
 {
     int n = 0;
@@ -288,14 +270,14 @@ MF_TEST(test_unusable, .rows = MF_ARRAY_LEN(unusable))
 {
     char why[MF_REASON_MAX] = "";
     if (unusable[_i].text)
-        write_text(unusable[_i].text);
+        text_file_write(path, unusable[_i].text);
     else
         snprintf(path, sizeof(path), "%s/none/tuned_fmoe.csv", folder);
     ck_assert_int_eq(merge(1, 1, 10, -1, why), unusable[_i].r);
     ck_assert_msg(strstr(why, unusable[_i].reason_part) != NULL, "%s", why);
     if (!unusable[_i].text)
         return;
-    char *text = read_file(path);
+    char *text = text_file_read(path);
     ck_assert_str_eq(text, unusable[_i].text);
     free(text);
 }
@@ -322,7 +304,7 @@ MF_TEST(test_short_write)
 {
     char why[MF_REASON_MAX] = "";
     ck_assert_int_eq(merge(1, 2, 10, -1, why), 0);
-    char *before = read_file(path);
+    char *before = text_file_read(path);
     ck_assert(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
     struct rlimit limit, all;
     ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &all), 0);
@@ -336,7 +318,7 @@ MF_TEST(test_short_write)
             break;
         ck_assert_int_eq(r, -EFBIG);
         ck_assert_msg(strstr(why, "write ") == why, "%s", why);
-        char *after = read_file(path);
+        char *after = text_file_read(path);
         ck_assert_str_eq(after, before);
         free(after);
         ck_assert_int_eq(count_files(), 1);
@@ -354,7 +336,7 @@ MF_TEST(test_failing_calls, .rows = 3)
     static const int errors[] = {ENOSPC, EIO, EDQUOT};
     char why[MF_REASON_MAX] = "";
     ck_assert_int_eq(merge(1, 2, 10, -1, why), 0);
-    char *before = read_file(path);
+    char *before = text_file_read(path);
     int n = 1, r, in_place = 0;
     max_write = 500;
     fail_errno = errors[_i];
@@ -366,11 +348,11 @@ MF_TEST(test_failing_calls, .rows = 3)
             break;
         ck_assert_int_eq(r, -errors[_i]);
         ck_assert_int_eq(count_files(), 1);
-        char *after = read_file(path);
+        char *after = text_file_read(path);
         if (strcmp(after, before) != 0) {
             ck_assert_ptr_nonnull(strstr(why, "in place, but cannot sync the folder"));
             in_place++;
-            write_text(before);
+            text_file_write(path, before);
         }
         free(after);
     }

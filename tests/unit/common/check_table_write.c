@@ -1,6 +1,7 @@
 #include "support/mf_check.h"
 #include "support/shipped.h"
 #include "support/table_columns.h"
+#include "support/text_file.h"
 
 #include "common/table/csv.h"
 #include "common/table/table.h"
@@ -50,13 +51,7 @@ static char *read_file(const char *file)
 {
     char path[512];
     shipped_path(file, path);
-    FILE *f = fopen(path, "re");
-    ck_assert_ptr_nonnull(f);
-    char *text = calloc(1, 1 << 20);
-    ck_assert_ptr_nonnull(text);
-    ck_assert_uint_lt(fread(text, 1, (1 << 20) - 1, f), (1 << 20) - 1);
-    fclose(f);
-    return text;
+    return text_file_read(path);
 }
 
 static char *print(const struct mf_table *t, enum mf_table_columns columns)

@@ -110,7 +110,7 @@ MF_TEST(retries_with_the_same_key, .rows = MF_ARRAY_LEN(temporary_failures))
     char first[KEY_MAX], second[KEY_MAX], third[KEY_MAX];
     const char *one, *two, *three;
     struct fmoe_reported state;
-    struct fake_http farm;
+    struct fake_http farm = {0};
 
     fake_http_start(&farm, answers, MF_ARRAY_LEN(answers));
     miss(3);
@@ -148,7 +148,7 @@ MF_TEST(rejected_reports_are_dropped, .rows = MF_ARRAY_LEN(permanent_failures))
     };
     char first[KEY_MAX], second[KEY_MAX], none[KEY_MAX];
     struct fmoe_reported state;
-    struct fake_http farm;
+    struct fake_http farm = {0};
 
     fake_http_start(&farm, answers, MF_ARRAY_LEN(answers));
     miss(4);
@@ -183,7 +183,7 @@ static void closed_port(char url[64], int *ret_fd)
 MF_TEST(unreachable_coordinator)
 {
     const struct fake_answer accepted = {.request = "POST /api/v1/misses", .status = 201, .body = "{}"};
-    struct fake_http farm;
+    struct fake_http farm = {0};
     char url[64], key[KEY_MAX];
     int fd;
 
@@ -208,7 +208,7 @@ MF_TEST(unreachable_coordinator)
 /* Without misses, no report is sent. */
 MF_TEST(silent_without_misses)
 {
-    struct fake_http farm;
+    struct fake_http farm = {0};
     char key[KEY_MAX];
 
     fake_http_start(&farm, &(struct fake_answer){0}, 0);

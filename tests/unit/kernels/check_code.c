@@ -20,6 +20,7 @@
 #include "support/mf_check.h"
 #include "support/remove_tree.h"
 #include "support/run_program.h"
+#include "support/text_file.h"
 
 static char folder[] = "/tmp/check_code.XXXXXX";
 
@@ -83,10 +84,7 @@ static void write_text(const char *name, const char *text)
     char path[PATH_MAX];
 
     mf_format(path, sizeof(path), "%s/%s", folder, name);
-    FILE *f = fopen(path, "we");
-    ck_assert_ptr_nonnull(f);
-    ck_assert_int_ge(fputs(text, f), 0);
-    ck_assert_int_eq(fclose(f), 0);
+    text_file_write(path, text);
 }
 
 /* Computes the digest (64 hexadecimal digits) of a build with these sources. */
@@ -260,8 +258,7 @@ MF_TEST(test_fallback_folder)
     ck_assert_int_eq(mkdir(spare, 0700), 0);
     ck_assert_int_eq(setenv(MF_CODE_FALLBACK_ENV, spare, 1), 0);
     ck_assert(mf_code_fallback_path(path, there));
-    FILE *f = fopen(there, "we");
-    ck_assert(f && fclose(f) == 0);
+    text_file_write(there, "");
     ck_assert_int_eq(mf_code_make(&compiler, &code, 1, 1, paths, NULL), 1);
     ck_assert_str_eq(paths[0], there);
 }

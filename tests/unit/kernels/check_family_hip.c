@@ -266,9 +266,9 @@ MF_TEST(test_kernel_rejections, .rows = MF_ARRAY_LEN(refused_kernels))
     ck_assert_msg(strstr(h.reason, refused_kernels[_i].says) != NULL, "%s", h.reason);
 }
 
-/* Hopper kernels and the whole-layer families offer weights in layout panel128 in addition to row-major
- * weights. Other devices do not. The code depends on the layout only in family one_stage: WGMMA kernels
- * compile to the same code for both layouts. */
+/* Weights in layout panel128: Hopper kernels and the whole-layer families offer them in addition to row-major
+ * weights; other devices do not. Only the code of one_stage depends on the layout: WGMMA kernels compile to
+ * the same code for both. */
 static const struct {
     const struct mf_device_info *device;
     const char *family, *name;

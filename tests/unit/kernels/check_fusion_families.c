@@ -12,6 +12,7 @@
 #include "kernels/families/family_asm.h"
 #include "kernels/fusion/fusion.h"
 #include "support/mf_check.h"
+#include "support/text_file.h"
 
 #define CORES       4
 #define ALLOWED_MAX 256
@@ -122,10 +123,7 @@ static void make_manifests(void)
     }
     for (size_t i = 0; i < MF_ARRAY_LEN(manifests); i++) {
         mf_format(path, sizeof(path), "%s/cpu/%s", root, manifests[i].file);
-        FILE *f = fopen(path, "we");
-        ck_assert_ptr_nonnull(f);
-        ck_assert_int_ge(fputs(manifests[i].text, f), 0);
-        ck_assert_int_eq(fclose(f), 0);
+        text_file_write(path, manifests[i].text);
     }
     ck_assert_int_eq(setenv(MF_ASM_FOLDER_ENV, root, 1), 0);
 }

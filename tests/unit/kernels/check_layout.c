@@ -276,7 +276,7 @@ __attribute__((format(printf, 5, 6))) static int record_rejection(struct mf_offe
     return 0;
 }
 
-/* True for family onednn on machines without AVX-512, where the whole family is rejected. */
+/* Family onednn is rejected as a whole on machines without AVX-512. */
 static bool needs_missing_isa(const char *family)
 {
     return strcmp(family, "onednn") == 0 && mf_isa_best() != MF_ISA_AVX512;

@@ -8,89 +8,9 @@
 #include "kernels/core/data.h"
 #include "kernels/core/quant.h"
 #include "kernels/reference/reference.h"
+#include "support/kernels/host_layer.h"
 #include "support/kernels/reference_double.h"
 #include "support/mf_check.h"
-
-/* ---- a small layer with its own memory ---- */
-
-struct layer {
-    struct mf_layer_data data;
-    struct mf_reference ref;
-    uint16_t *x;
-    int32_t *ids;
-    float *weights, *b1, *b2;
-};
-
-static struct mf_tensor_ref new_parts(const struct mf_tensor_spec *a, const struct mf_shape *s, int *ret_n)
-{
-    struct mf_part parts[MF_PARTS_MAX];
-    struct mf_tensor_ref ref = {0};
-    *ret_n = mf_tensor_spec_parts(a, s, parts);
-    ck_assert_int_gt(*ret_n, 0);
-    for (int i = 0; i < *ret_n; i++)
-        ref.part[i] = calloc(1, (size_t)mf_part_bytes(&parts[i]));
-    return ref;
-}
-
-static void free_parts(const struct mf_tensor_ref *ref)
-{
-    for (int i = 0; i < MF_PARTS_MAX; i++)
-        free(ref->part[i]);
-}
-
-static struct mf_tensor_ref new_weight(const struct mf_shape *s, enum mf_tensor w)
-{
-    struct mf_tensor_spec a = mf_plain_w(s, w, "row");
-    int n;
-    struct mf_tensor_ref ref = new_parts(&a, s, &n);
-    ck_assert_int_eq(mf_data_weight(s, w, 3, &ref), 0);
-    return ref;
-}
-
-static float *new_bias(const struct mf_shape *s, enum mf_tensor b)
-{
-    struct mf_tensor_spec a = mf_plain_bias(b);
-    int n;
-    if (!(b == MF_TENSOR_B1 ? s->has_b1 : s->has_b2))
-        return NULL;
-    struct mf_tensor_ref ref = new_parts(&a, s, &n);
-    ck_assert_int_eq(mf_data_bias(s, b, 3, ref.part[0]), 0);
-    return ref.part[0];
-}
-
-static void layer_make(struct layer *l, const struct mf_shape *s, const char *routing_text)
-{
-    struct mf_routing routing;
-    ck_assert_int_eq(mf_routing_parse(routing_text, &routing), 0);
-    l->x = calloc((size_t)s->token * (size_t)s->model_dim, 2);
-    l->ids = calloc((size_t)(s->token * s->topk), 4);
-    l->weights = calloc((size_t)(s->token * s->topk), 4);
-    mf_data_x(s, 3, l->x);
-    ck_assert_int_eq(mf_data_topk(s, &routing, 3, l->ids, l->weights), 0);
-    l->b1 = new_bias(s, MF_TENSOR_B1);
-    l->b2 = new_bias(s, MF_TENSOR_B2);
-    l->data = (struct mf_layer_data){.shape = *s,
-                                     .x = l->x,
-                                     .ids = l->ids,
-                                     .weights = l->weights,
-                                     .w1 = new_weight(s, MF_TENSOR_W1),
-                                     .w2 = new_weight(s, MF_TENSOR_W2),
-                                     .b1 = l->b1,
-                                     .b2 = l->b2};
-    ck_assert_int_eq(mf_reference_make(&l->data, &l->ref), 0);
-}
-
-static void layer_release(struct layer *l)
-{
-    mf_reference_release(&l->ref);
-    free(l->x);
-    free(l->ids);
-    free(l->weights);
-    free(l->b1);
-    free(l->b2);
-    free_parts(&l->data.w1);
-    free_parts(&l->data.w2);
-}
 
 static const struct {
     enum mf_dtype a, w;
@@ -159,9 +79,9 @@ static double row_error(const float *a, const double *b, int64_t n)
 MF_TEST(fast_matches_double, .rows = N_COMBOS)
 {
     struct mf_shape s = shape_of(_i, 5);
-    struct layer l;
+    struct host_layer l;
     double y[200];
-    layer_make(&l, &s, "uniform");
+    host_layer_make(&l, &s, "uniform", 3);
     for (int64_t t = 0; t < s.token; t++) {
         ck_assert_int_eq(mf_reference_row_double(&l.data, &l.ref, t, true, y), 0);
         double limit = formats[_i % N_FORMATS].flip_error;
@@ -178,7 +98,7 @@ MF_TEST(fast_matches_double, .rows = N_COMBOS)
             ck_assert_double_le(fabs(cost - (double)l.ref.y_error[t]), 0.1 * cost);
         }
     }
-    layer_release(&l);
+    host_layer_release(&l);
 }
 
 static const struct {
@@ -192,15 +112,15 @@ static const struct {
 MF_TEST(fast_matches_double_for_loads, .rows = MF_ARRAY_LEN(loads))
 {
     struct mf_shape s = shape_of(_i % N_FORMATS, loads[_i].token);
-    struct layer l;
+    struct host_layer l;
     double y[200];
     s.use_g1u1 = true;
-    layer_make(&l, &s, loads[_i].routing);
+    host_layer_make(&l, &s, loads[_i].routing, 3);
     for (int64_t t = 0; t < s.token; t++) {
         ck_assert_int_eq(mf_reference_row_double(&l.data, &l.ref, t, true, y), 0);
         ck_assert_double_le(row_error(l.ref.y + t * 200, y, 200), formats[_i % N_FORMATS].flip_error);
     }
-    layer_release(&l);
+    host_layer_release(&l);
 }
 
 /* With expert parallelism, the results of all ranks add up to the layer. Each rank's result equals the
@@ -209,12 +129,12 @@ MF_TEST(ranks_add_up, .rows = N_FORMATS)
 {
     static const int32_t ranks[][2] = {{0, 1}, {1, 3}, {4, 2}}; /* first expert, number of experts */
     struct mf_shape s = shape_of(_i + N_FORMATS * (_i % MF_ACT_N_ + MF_ACT_N_), 17);
-    struct layer l;
+    struct host_layer l;
     double y[200];
     s.act_limit = s.act_type == MF_ACT_SILU_STEP ? 0.5f : 0;
     s.topk = 3; /* more than the number of experts of two of the ranks */
     s.has_b1 = s.has_b2 = true;
-    layer_make(&l, &s, "uniform");
+    host_layer_make(&l, &s, "uniform", 3);
     float *sum = calloc(17 * 200, sizeof(*sum));
     int64_t zeros = 0;
     for (size_t n = 0; n < MF_ARRAY_LEN(ranks); n++) {
@@ -239,7 +159,7 @@ MF_TEST(ranks_add_up, .rows = N_FORMATS)
         for (int64_t t = 0; t < s.token; t++) {
             int here = 0;
             for (int64_t i = t * 3; i < t * 3 + 3; i++)
-                here += mf_shape_local_expert(&d.shape, l.ids[i]) >= 0;
+                here += mf_shape_local_expert(&d.shape, l.data.ids[i]) >= 0;
             ck_assert_int_eq(mf_reference_row_double(&d, &r, t, true, y), 0);
             for (int64_t i = 0; here == 0 && i < 200; i++)
                 ck_assert(r.y[t * 200 + i] == 0 && !(fabs(y[i]) > 0));
@@ -262,7 +182,7 @@ MF_TEST(ranks_add_up, .rows = N_FORMATS)
         ck_assert_double_le(row_error(sum + t * 200, y, 200), limit);
     }
     free(sum);
-    layer_release(&l);
+    host_layer_release(&l);
 }
 
 /* clang-format off */
@@ -392,12 +312,12 @@ static const char *const tensor_specs[] = {
 
 /* Each tensor spec decodes to its reference row within the format's rounding error, and padding rows hold
  * NaN. */
-static void check_tensor_spec(struct layer *l, const struct mf_tensor_spec *a,
+static void check_tensor_spec(struct host_layer *l, const struct mf_tensor_spec *a,
                               const struct mf_tensor_ref *sorted)
 {
     struct mf_part parts[MF_PARTS_MAX];
-    int n, n_parts = mf_tensor_spec_parts(a, &l->data.shape, parts);
-    struct mf_tensor_ref to = new_parts(a, &l->data.shape, &n);
+    int n_parts = mf_tensor_spec_parts(a, &l->data.shape, parts);
+    struct mf_tensor_ref to = host_tensor_new(a, &l->data.shape);
     int64_t cols = mf_tensor_spec_cols(a, &l->data.shape);
     /* padding is NaN if the element or the row's scale can represent it */
     bool is_value;
@@ -426,19 +346,19 @@ static void check_tensor_spec(struct layer *l, const struct mf_tensor_spec *a,
             ck_assert(fabsf(got[i] - want[i] * factor) <= tolerance);
         }
     }
-    free_parts(&to);
+    host_tensor_free(&to);
 }
 
 MF_TEST(tensor_specs_decode_to_their_reference, .rows = N_FORMATS)
 {
     struct mf_shape s = shape_of(_i, 7);
-    struct layer l;
+    struct host_layer l;
     int32_t ids[512], experts[64], num_valid[2];
     float weights[512];
     struct mf_tensor_ref sorted = {{ids, weights, experts, num_valid}};
     s.use_g1u1 = true;
-    layer_make(&l, &s, "uniform");
-    ck_assert_int_eq(mf_reference_sort(&s, l.ids, l.weights, 16, &sorted), 0);
+    host_layer_make(&l, &s, "uniform", 3);
+    ck_assert_int_eq(mf_reference_sort(&s, l.data.ids, l.data.weights, 16, &sorted), 0);
     for (size_t i = 0; i < MF_ARRAY_LEN(tensor_specs); i++) {
         char text[MF_TENSOR_SPEC_TEXT_MAX];
         struct mf_tensor_spec plain = mf_plain_x(&s), a;
@@ -453,7 +373,7 @@ MF_TEST(tensor_specs_decode_to_their_reference, .rows = N_FORMATS)
         ck_assert_msg(mf_tensor_spec_parse(text, &a) == 0, "%s", text);
         check_tensor_spec(&l, &a, &sorted);
     }
-    layer_release(&l);
+    host_layer_release(&l);
 }
 
 /* A reference block that was filled, moved and opened again equals the computed reference. Nothing is written
@@ -461,10 +381,10 @@ MF_TEST(tensor_specs_decode_to_their_reference, .rows = N_FORMATS)
 MF_TEST(block_reopened, .rows = N_FORMATS)
 {
     struct mf_shape s = shape_of(_i, 9);
-    struct layer l;
+    struct host_layer l;
     size_t bytes;
     struct mf_reference made, opened;
-    layer_make(&l, &s, "zipf:1.2");
+    host_layer_make(&l, &s, "zipf:1.2", 3);
     ck_assert_int_eq(mf_reference_bytes(&s, true, &bytes), 0);
     uint8_t *block = aligned_alloc(64, bytes + 64), *copy = aligned_alloc(64, bytes);
     memset(block + bytes, 0xa5, 64);
@@ -498,7 +418,7 @@ MF_TEST(block_reopened, .rows = N_FORMATS)
     ck_assert((opened.h == opened.h_bf16) == (l.ref.h == l.ref.h_bf16));
     free(block);
     free(copy);
-    layer_release(&l);
+    host_layer_release(&l);
 }
 
 static const char *const no_tensor_specs[] = {

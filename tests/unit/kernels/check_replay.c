@@ -14,6 +14,7 @@
 #include "kernels/pipeline/fmoe.h"
 #include "kernels/reference/reference.h"
 #include "support/kernels/family_contract.h"
+#include "support/kernels/host_layer.h"
 #include "support/mf_check.h"
 #include "support/mf_draw.h"
 
@@ -169,17 +170,6 @@ struct layer {
     struct mf_pipeline *pipeline;
 };
 
-static struct mf_tensor_ref new_parts(const struct mf_tensor_spec *a, const struct mf_shape *s)
-{
-    struct mf_part parts[MF_PARTS_MAX];
-    struct mf_tensor_ref ref = {0};
-    int n = mf_tensor_spec_parts(a, s, parts);
-    ck_assert_int_gt(n, 0);
-    for (int i = 0; i < n; i++)
-        ref.part[i] = aligned_alloc(64, ((size_t)mf_part_bytes(&parts[i]) + 63) / 64 * 64);
-    return ref;
-}
-
 static void layer_make(struct layer *l, struct mf_device *d, const struct mf_layer_data *inputs,
                        uint64_t seed)
 {
@@ -189,10 +179,10 @@ static void layer_make(struct layer *l, struct mf_device *d, const struct mf_lay
     for (int i = 0; i < 2; i++) {
         enum mf_tensor w = i ? MF_TENSOR_W2 : MF_TENSOR_W1;
         struct mf_tensor_spec plain = mf_plain_w(s, w, "row"), wanted = mf_pipeline_weight(l->pipeline, w);
-        struct mf_tensor_ref ref = new_parts(&plain, s);
+        struct mf_tensor_ref ref = host_tensor_new(&plain, s);
         ck_assert_int_eq(mf_data_weight(s, w, seed, &ref), 0);
         *(i ? &l->data.w2 : &l->data.w1) = ref;
-        l->w[i] = new_parts(&wanted, s);
+        l->w[i] = host_tensor_new(&wanted, s);
         ck_assert_int_eq(mf_reference_tensor_spec(&l->data, NULL, &wanted, NULL, &l->w[i]), 0);
     }
     ck_assert_int_eq(mf_reference_make(&l->data, &l->ref), 0);

@@ -15,34 +15,9 @@
 #include "kernels/ops/shuffle.h"
 #include "kernels/reference/reference.h"
 #include "support/kernels/family_contract.h"
+#include "support/kernels/host_layer.h"
 #include "support/mf_check.h"
-
-/* --- a layer with its own memory --- */
-
-struct layer {
-    struct mf_layer_data data;
-    struct mf_reference ref;
-    uint16_t *x;
-    int32_t *ids;
-    float *weights;
-};
-
-static struct mf_tensor_ref new_parts(const struct mf_tensor_spec *a, const struct mf_shape *s)
-{
-    struct mf_part parts[MF_PARTS_MAX];
-    struct mf_tensor_ref ref = {0};
-    int n = mf_tensor_spec_parts(a, s, parts);
-    ck_assert_int_gt(n, 0);
-    for (int i = 0; i < n; i++)
-        ref.part[i] = calloc(1, (size_t)mf_part_bytes(&parts[i]));
-    return ref;
-}
-
-static void free_parts(const struct mf_tensor_ref *ref)
-{
-    for (int i = 0; i < MF_PARTS_MAX; i++)
-        free(ref->part[i]);
-}
+#include "support/text_file.h"
 
 static struct mf_shape shape_of(int64_t token, enum mf_dtype a, enum mf_dtype w, enum mf_qtype q)
 {
@@ -59,33 +34,17 @@ static struct mf_shape shape_of(int64_t token, enum mf_dtype a, enum mf_dtype w,
                              .use_g1u1 = true};
 }
 
-static struct layer *layer_new(const struct mf_shape *s, const char *routing_text)
+static struct host_layer *layer_new(const struct mf_shape *s, const char *routing)
 {
-    struct layer *l = calloc(1, sizeof(*l));
-    struct mf_routing routing;
-    struct mf_tensor_spec w1 = mf_plain_w(s, MF_TENSOR_W1, "row"), w2 = mf_plain_w(s, MF_TENSOR_W2, "row");
-    ck_assert_int_eq(mf_routing_parse(routing_text, &routing), 0);
-    l->x = calloc((size_t)(s->token * s->model_dim), 2);
-    l->ids = calloc((size_t)(s->token * s->topk), 4);
-    l->weights = calloc((size_t)(s->token * s->topk), 4);
-    l->data = (struct mf_layer_data){*s,   l->x, l->ids, l->weights, new_parts(&w1, s), new_parts(&w2, s),
-                                     NULL, NULL};
-    mf_data_x(s, 5, l->x);
-    ck_assert_int_eq(mf_data_topk(s, &routing, 5, l->ids, l->weights), 0);
-    ck_assert_int_eq(mf_data_weight(s, MF_TENSOR_W1, 5, &l->data.w1), 0);
-    ck_assert_int_eq(mf_data_weight(s, MF_TENSOR_W2, 5, &l->data.w2), 0);
-    ck_assert_int_eq(mf_reference_make(&l->data, &l->ref), 0);
+    struct host_layer *l = calloc(1, sizeof(*l));
+    ck_assert_ptr_nonnull(l);
+    host_layer_make(l, s, routing, 5);
     return l;
 }
 
-static void layer_free(struct layer *l)
+static void layer_free(struct host_layer *l)
 {
-    mf_reference_release(&l->ref);
-    free_parts(&l->data.w1);
-    free_parts(&l->data.w2);
-    free(l->x);
-    free(l->ids);
-    free(l->weights);
+    host_layer_release(l);
     free(l);
 }
 
@@ -127,16 +86,16 @@ static void empty_expert_takes_no_block(void)
 static void inputs_unmodified(void)
 {
     struct mf_shape s = shape_of(6, MF_DTYPE_FP4X2, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X16);
-    struct layer *l = layer_new(&s, "uniform");
+    struct host_layer *l = layer_new(&s, "uniform");
     uint16_t x[6 * 64];
     int32_t ids[12];
     struct mf_calibration c = {0};
     char why[160];
-    memcpy(x, l->x, sizeof(x));
-    memcpy(ids, l->ids, sizeof(ids));
+    memcpy(x, l->data.x, sizeof(x));
+    memcpy(ids, l->data.ids, sizeof(ids));
     ck_assert_int_eq(mf_calibrate(&c, &l->data, why, sizeof(why)), 0);
-    ck_assert_mem_eq(x, l->x, sizeof(x));
-    ck_assert_mem_eq(ids, l->ids, sizeof(ids));
+    ck_assert_mem_eq(x, l->data.x, sizeof(x));
+    ck_assert_mem_eq(ids, l->data.ids, sizeof(ids));
     layer_free(l);
 }
 
@@ -160,7 +119,7 @@ static void calibrated_factor_saturates(void)
 static void stages_have_their_own_factors(void)
 {
     struct mf_shape s = shape_of(16, MF_DTYPE_FP4X2, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X16);
-    struct layer *l = layer_new(&s, "uniform");
+    struct host_layer *l = layer_new(&s, "uniform");
     struct mf_tensor_spec a = {.tensor = MF_TENSOR_CALIB, .format = MF_FORMAT_F32, .order = "token"};
     float factors[2];
     ck_assert_int_eq(
@@ -175,13 +134,13 @@ static void stages_have_their_own_factors(void)
 static void scales_move_with_their_rows(void)
 {
     struct mf_shape s = shape_of(200, MF_DTYPE_FP4X2, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X32);
-    struct layer *l = layer_new(&s, "hot:1");
+    struct host_layer *l = layer_new(&s, "hot:1");
     struct mf_tensor_spec order = sorted_of(128), plain = mf_plain_x(&s), moved = plain;
-    struct mf_tensor_ref sorted = new_parts(&order, &s), x = new_parts(&plain, &s);
+    struct mf_tensor_ref sorted = host_tensor_new(&order, &s), x = host_tensor_new(&plain, &s);
     (void)strcpy(moved.order, "sorted");
     moved.block = 128;
-    struct mf_tensor_ref rows = new_parts(&moved, &s);
-    ck_assert_int_eq(mf_reference_sort(&s, l->ids, l->weights, 128, &sorted), 0);
+    struct mf_tensor_ref rows = host_tensor_new(&moved, &s);
+    ck_assert_int_eq(mf_reference_sort(&s, l->data.ids, l->data.weights, 128, &sorted), 0);
     ck_assert_int_eq(mf_reference_tensor_spec(&l->data, &l->ref, &plain, NULL, &x), 0);
     ck_assert_int_eq(mf_reference_tensor_spec(&l->data, &l->ref, &moved, &sorted, &rows), 0);
     const int32_t *ids = sorted.part[0];
@@ -195,9 +154,9 @@ static void scales_move_with_their_rows(void)
         seen++;
     }
     ck_assert_int_eq(seen, 400);
-    free_parts(&sorted);
-    free_parts(&x);
-    free_parts(&rows);
+    host_tensor_free(&sorted);
+    host_tensor_free(&x);
+    host_tensor_free(&rows);
     layer_free(l);
 }
 
@@ -208,12 +167,12 @@ static void no_token_is_dropped(void)
     static const int32_t blocks[] = {1, 4, 16, 128};
     for (size_t i = 0; i < MF_ARRAY_LEN(loads); i++) {
         struct mf_shape s = shape_of(129, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO);
-        struct layer *l = layer_new(&s, loads[i]);
+        struct host_layer *l = layer_new(&s, loads[i]);
         for (size_t b = 0; b < MF_ARRAY_LEN(blocks); b++) {
             struct mf_tensor_spec order = sorted_of(blocks[b]);
-            struct mf_tensor_ref sorted = new_parts(&order, &s);
+            struct mf_tensor_ref sorted = host_tensor_new(&order, &s);
             bool there[258] = {false};
-            ck_assert_int_eq(mf_reference_sort(&s, l->ids, l->weights, blocks[b], &sorted), 0);
+            ck_assert_int_eq(mf_reference_sort(&s, l->data.ids, l->data.weights, blocks[b], &sorted), 0);
             int32_t used = ((int32_t *)sorted.part[3])[0];
             ck_assert_int_le(used, mf_padded_rows(&s, blocks[b]));
             for (int32_t p = 0; p < used; p++) {
@@ -223,7 +182,7 @@ static void no_token_is_dropped(void)
             }
             for (int j = 0; j < 258; j++)
                 ck_assert(there[j]);
-            free_parts(&sorted);
+            host_tensor_free(&sorted);
         }
         layer_free(l);
     }
@@ -244,9 +203,9 @@ static void clamp_is_before_silu(void)
 static void nan_stays_in_its_token(void)
 {
     struct mf_shape s = shape_of(8, MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_TOKEN);
-    struct layer *l = layer_new(&s, "uniform");
+    struct host_layer *l = layer_new(&s, "uniform");
     struct mf_reference broken;
-    l->x[3 * 64 + 5] = 0x7fc0;
+    ((uint16_t *)l->data.x)[3 * 64 + 5] = 0x7fc0;
     ck_assert_int_eq(mf_reference_make(&l->data, &broken), 0);
     for (int t = 0; t < 8; t++)
         for (int i = 0; i < 64; i++)
@@ -262,9 +221,9 @@ static void nan_stays_in_its_token(void)
 static void weight_position_matters(void)
 {
     struct mf_shape s = shape_of(4, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO);
-    struct layer *late = layer_new(&s, "uniform");
+    struct host_layer *late = layer_new(&s, "uniform");
     s.doweight_stage1 = true;
-    struct layer *before = layer_new(&s, "uniform");
+    struct host_layer *before = layer_new(&s, "uniform");
     double difference = 0, size = 0;
     for (int i = 0; i < 4 * 64; i++) {
         difference += pow((double)before->ref.y[i] - (double)late->ref.y[i], 2);
@@ -317,10 +276,10 @@ static void extreme_tokens_isolated(void)
 static void tail_is_invalid(void)
 {
     struct mf_shape s = shape_of(5, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO);
-    struct layer *l = layer_new(&s, "hot:1");
+    struct host_layer *l = layer_new(&s, "hot:1");
     struct mf_tensor_spec order = sorted_of(4);
-    struct mf_tensor_ref sorted = new_parts(&order, &s);
-    ck_assert_int_eq(mf_reference_sort(&s, l->ids, l->weights, 4, &sorted), 0);
+    struct mf_tensor_ref sorted = host_tensor_new(&order, &s);
+    ck_assert_int_eq(mf_reference_sort(&s, l->data.ids, l->data.weights, 4, &sorted), 0);
     int32_t used = ((int32_t *)sorted.part[3])[0], rows = (int32_t)mf_padded_rows(&s, 4);
     ck_assert_int_lt(used, rows);
     for (int32_t p = used; p < rows; p++) {
@@ -328,7 +287,7 @@ static void tail_is_invalid(void)
         ck_assert(isnan(((float *)sorted.part[1])[p]));
         ck_assert_int_eq(((int32_t *)sorted.part[2])[p / 4], 0x7fffffff);
     }
-    free_parts(&sorted);
+    host_tensor_free(&sorted);
     layer_free(l);
 }
 
@@ -338,7 +297,7 @@ static void padded_width_is_the_same(void)
     enum { H = 64, WIDE = 32, NARROW = 24, E = 4 };
     struct mf_shape s = shape_of(7, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO);
     s.act_type = MF_ACT_SWIGLU; /* Swiglu adds one to up */
-    struct layer *l = layer_new(&s, "uniform");
+    struct host_layer *l = layer_new(&s, "uniform");
     uint16_t *w1 = l->data.w1.part[0], *w2 = l->data.w2.part[0], *to1 = w1, *to2 = w2;
     struct mf_reference narrow;
     for (int row = 0; row < E * 2 * WIDE; row++)
@@ -422,13 +381,13 @@ static void block_scale_edges(void)
 static void ids_are_global_weights_local(void)
 {
     struct mf_shape s = shape_of(9, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO);
-    struct layer *l = layer_new(&s, "uniform");
+    struct host_layer *l = layer_new(&s, "uniform");
     s.ep_first = 8;
     s.ep_experts = 16;
     int32_t ids[18];
     struct mf_reference here;
     for (int i = 0; i < 18; i++)
-        ids[i] = l->ids[i] + 8;
+        ids[i] = l->data.ids[i] + 8;
     struct mf_layer_data d = l->data;
     d.shape = s;
     d.ids = ids;
@@ -439,7 +398,7 @@ static void ids_are_global_weights_local(void)
      * and ids[4] does not exist. */
     ids[0] = 12;
     ids[1] = 7;
-    ids[2] = l->ids[2];
+    ids[2] = l->data.ids[2];
     ids[4] = -1;
     ck_assert_int_eq(mf_reference_make(&d, &here), 0);
     for (int i = 0; i < 64; i++)
@@ -449,15 +408,15 @@ static void ids_are_global_weights_local(void)
     int32_t sorted_ids[64], experts[16], num_valid[2];
     float sorted_weights[64];
     struct mf_tensor_ref sorted = {{sorted_ids, sorted_weights, experts, num_valid}};
-    ck_assert_int_eq(mf_reference_sort(&s, ids, l->weights, 4, &sorted), 0);
+    ck_assert_int_eq(mf_reference_sort(&s, ids, l->data.weights, 4, &sorted), 0);
     for (int b = 0; b < num_valid[0] / 4; b++)
         ck_assert(experts[b] >= 0 && experts[b] < 4);
     struct mf_tensor_spec z = {.tensor = MF_TENSOR_Z, .format = MF_FORMAT_F32, .order = "slot"};
-    struct mf_tensor_ref to = new_parts(&z, &s);
+    struct mf_tensor_ref to = host_tensor_new(&z, &s);
     ck_assert_int_eq(mf_reference_tensor_spec(&d, &here, &z, NULL, &to), 0);
     for (int i = 0; i < 18; i++)
         ck_assert_int_eq(isnan(((float *)to.part[0])[i * 64]) != 0, i < 3 || i == 4);
-    free_parts(&to);
+    host_tensor_free(&to);
     mf_reference_release(&here);
     layer_free(l);
 }
@@ -543,11 +502,8 @@ MF_TEST(trap, .rows = MF_ARRAY_LEN(traps))
 MF_TEST(trap_covered_elsewhere, .rows = MF_ARRAY_LEN(covered_elsewhere))
 {
     char path[512], defined[96];
-    _cleanup_(mf_freep) char *text = calloc(1, 1u << 20);
     mf_format(path, sizeof(path), MF_SOURCE_DIR "/tests/%s", covered_elsewhere[_i].file);
-    _cleanup_(mf_fclosep) FILE *f = fopen(path, "re");
-    ck_assert(f && text);
-    ck_assert_uint_gt(fread(text, 1, (1u << 20) - 1, f), 0);
+    _cleanup_(mf_freep) char *text = text_file_read(path);
     bool row = strchr(covered_elsewhere[_i].test, '"') != NULL;
     mf_format(defined, sizeof(defined), row ? "%s" : "MF_TEST(%s", covered_elsewhere[_i].test);
     ck_assert_msg(strstr(text, defined), "%s: %s does not contain %s", covered_elsewhere[_i].trap,

@@ -8,7 +8,8 @@
 #include "kernels/core/quant.h"
 #include "kernels/pipeline/fmoe.h"
 #include "kernels/reference/reference.h"
-#include "support/kernels/planted.h"
+#include "support/kernels/host_layer.h"
+#include "support/kernels/planted_session.h"
 
 #include "support/mf_check.h"
 
@@ -131,7 +132,7 @@ static const struct {
     const char *why;
 } refused[] = {
     {"planted", "invalid step \"planted\": expected family:step"},
-    {"averyveryverylongfamily:x", ": expected family:step"},
+    {"a_family_name_of_thirty_two_byte:x", ": expected family:step"},
     {"missing:x", "unknown family \"missing\" for a cpu device"},
     {"else:zero", "unknown family \"else\" for a cpu device"},
     {"planted:sort.5", "family planted offers no step sort.5 for this shape"},
@@ -150,90 +151,43 @@ static const struct {
 
 MF_TEST(open_errors, .rows = MF_ARRAY_LEN(refused))
 {
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 5);
     struct mf_pipeline *p = NULL;
     char why[MF_REASON_MAX];
-    ck_assert_int_eq(mf_pipeline_open(d, &s, &set, refused[_i].pipeline, why, sizeof(why), &p), -EINVAL);
+    ck_assert_int_eq(mf_pipeline_open(test_device, &s, &set, refused[_i].pipeline, why, sizeof(why), &p),
+                     -EINVAL);
     ck_assert_msg(strstr(why, refused[_i].why) != NULL, "\"%s\", expected \"%s\"", why, refused[_i].why);
     ck_assert_ptr_null(p);
-    d->ops->free(d);
 }
 
 /* A family without expert-parallelism support is not enumerated for a rank's shape. The error names the rule
  * (ep). */
 MF_TEST(family_without_ep_support)
 {
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 5);
     struct mf_pipeline *p = NULL;
     char why[MF_REASON_MAX];
     s.ep_first = 1;
     s.ep_experts = s.expert + 2;
-    ck_assert_int_eq(mf_pipeline_open(d, &s, &set, "planted:sort.4", why, sizeof(why), &p), -EINVAL);
+    ck_assert_int_eq(mf_pipeline_open(test_device, &s, &set, "planted:sort.4", why, sizeof(why), &p),
+                     -EINVAL);
     ck_assert_ptr_nonnull(strstr(why, "planted:planted is not legal for this shape (ep): "));
-    d->ops->free(d);
 }
 
 MF_TEST(step_count_limits)
 {
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 5);
     struct mf_pipeline *p = NULL;
     char text[17 * 9 + 1] = "", why[MF_REASON_MAX];
     for (int i = 0; i < 17; i++)
         ck_assert_int_eq(mf_pipeline_text_add(text, sizeof(text), "odd", "zero"), 0);
-    ck_assert_int_eq(mf_pipeline_open(d, &s, &set, "", why, sizeof(why), &p), -EINVAL);
+    ck_assert_int_eq(mf_pipeline_open(test_device, &s, &set, "", why, sizeof(why), &p), -EINVAL);
     ck_assert_str_eq(why, "invalid step \"\": expected family:step");
-    ck_assert_int_eq(mf_pipeline_open(d, &s, &set, text, why, sizeof(why), &p), -EINVAL);
+    ck_assert_int_eq(mf_pipeline_open(test_device, &s, &set, text, why, sizeof(why), &p), -EINVAL);
     ck_assert_str_eq(why, "the pipeline has 17 steps: expected 1 to 16");
-    d->ops->free(d);
 }
 
 /* ---- runs ---- */
-
-struct layer {
-    struct mf_layer_data data;
-    struct mf_reference ref;
-    uint16_t *x, *y;
-    int32_t *ids;
-    float *weights, *s1, *s2, *b1, *b2;
-    void *w1, *w2;
-};
-
-static void layer_make(struct layer *l, const struct mf_shape *s)
-{
-    struct mf_routing routing = {.kind = MF_ROUTING_UNIFORM};
-    size_t n1 = (size_t)(s->expert * mf_gemm1_cols(s)), n2 = (size_t)s->expert * (size_t)s->model_dim;
-    size_t slots = (size_t)(s->token * s->topk);
-    l->x = calloc((size_t)s->token * (size_t)s->model_dim, 2);
-    l->y = calloc((size_t)s->token * (size_t)s->model_dim, 2);
-    l->ids = calloc(slots, 4);
-    l->weights = calloc(slots, 4);
-    l->w1 = calloc(n1 * (size_t)s->model_dim, 2);
-    l->w2 = calloc(n2 * (size_t)s->inter_dim, 2);
-    l->s1 = calloc(n1, 4);
-    l->s2 = calloc(n2, 4);
-    mf_data_x(s, 3, l->x);
-    ck_assert_int_eq(mf_data_topk(s, &routing, 3, l->ids, l->weights), 0);
-    l->b1 = calloc(n1, 4);
-    l->b2 = calloc(n2, 4);
-    l->data = (struct mf_layer_data){*s,    l->x, l->ids, l->weights, {{l->w1, l->s1}}, {{l->w2, l->s2}},
-                                     l->b1, l->b2};
-    ck_assert_int_eq(mf_data_bias(s, MF_TENSOR_B1, 3, l->b1), 0);
-    ck_assert_int_eq(mf_data_bias(s, MF_TENSOR_B2, 3, l->b2), 0);
-    ck_assert_int_eq(mf_data_weight(s, MF_TENSOR_W1, 3, &l->data.w1), 0);
-    ck_assert_int_eq(mf_data_weight(s, MF_TENSOR_W2, 3, &l->data.w2), 0);
-    ck_assert_int_eq(mf_reference_make(&l->data, &l->ref), 0);
-}
-
-static void layer_release(struct layer *l)
-{
-    void *const all[] = {l->x, l->y, l->ids, l->weights, l->s1, l->s2, l->w1, l->w2, l->b1, l->b2};
-    mf_reference_release(&l->ref);
-    for (size_t i = 0; i < MF_ARRAY_LEN(all); i++)
-        free(all[i]);
-}
 
 /* Formats with quantisation insert quant1 after the sort. */
 static const struct {
@@ -249,19 +203,20 @@ static const struct {
  * reference. */
 MF_TEST(runs_the_layer, .rows = 4 * PLANTED_N_FORMATS)
 {
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(_i / 2 % PLANTED_N_FORMATS, 9), bucket;
     struct mf_pipeline *p = NULL;
-    struct layer l;
+    struct host_layer l;
     s.has_b1 = s.has_b2 = _i >= 2 * PLANTED_N_FORMATS;
     bool quantises = s.q_type != MF_QTYPE_NO;
     char text[MF_PIPELINE_TEXT_MAX], why[MF_REASON_MAX];
     mf_format(text, sizeof(text), "%s|%s%s", chains[_i % 2].sort, quantises ? "planted:quant1|" : "",
               chains[_i % 2].others);
-    layer_make(&l, &s);
+    host_layer_make(&l, &s, "uniform", 3);
+    _cleanup_(mf_freep) uint16_t *y = calloc((size_t)(s.token * s.model_dim), sizeof(*y));
+    ck_assert_ptr_nonnull(y);
     bucket = s;
     bucket.token = 16;
-    ck_assert_msg(mf_pipeline_open(d, &bucket, &set, text, why, sizeof(why), &p) == 0, "%s", why);
+    ck_assert_msg(mf_pipeline_open(test_device, &bucket, &set, text, why, sizeof(why), &p) == 0, "%s", why);
     ck_assert_int_eq(mf_pipeline_set_token_count(p, 17), -EINVAL);
     ck_assert_int_eq(mf_pipeline_set_token_count(p, 0), -EINVAL);
     ck_assert_int_eq(mf_pipeline_set_token_count(p, 16), 0);
@@ -272,14 +227,14 @@ MF_TEST(runs_the_layer, .rows = 4 * PLANTED_N_FORMATS)
     uint8_t *arena = aligned_alloc(64, bytes + 64);
     for (int repeat = 0; repeat < 2; repeat++) {
         memset(arena, 0xff, bytes + 64);
-        memset(l.y, 0xff, (size_t)(s.token * s.model_dim) * 2);
-        struct mf_fmoe_args args = {.x = {{l.x}},
-                                    .topk = {{l.ids, l.weights}},
-                                    .w1 = {{l.w1, l.s1}},
-                                    .w2 = {{l.w2, l.s2}},
-                                    .b1 = {{l.b1}},
-                                    .b2 = {{l.b2}},
-                                    .y = {{l.y}},
+        memset(y, 0xff, (size_t)(s.token * s.model_dim) * 2);
+        struct mf_fmoe_args args = {.x = {{(void *)l.data.x}},
+                                    .topk = {{(void *)l.data.ids, (void *)l.data.weights}},
+                                    .w1 = l.data.w1,
+                                    .w2 = l.data.w2,
+                                    .b1 = {{(void *)l.data.b1}},
+                                    .b2 = {{(void *)l.data.b2}},
+                                    .y = {{y}},
                                     .arena = arena};
         mf_pipeline_bind(p, &args);
         ck_assert_int_eq(mf_pipeline_run(p), 0);
@@ -287,7 +242,7 @@ MF_TEST(runs_the_layer, .rows = 4 * PLANTED_N_FORMATS)
             ck_assert_int_eq(arena[bytes + (size_t)i], 0xff);
         double difference = 0, norm = 0;
         for (int64_t i = 0; i < s.token * s.model_dim; i++) {
-            double want = (double)l.ref.y[i], got = (double)mf_bf16_to_float(l.y[i]);
+            double want = (double)l.ref.y[i], got = (double)mf_bf16_to_float(y[i]);
             difference += (got - want) * (got - want);
             norm += want * want;
         }
@@ -295,14 +250,12 @@ MF_TEST(runs_the_layer, .rows = 4 * PLANTED_N_FORMATS)
     }
     free(arena);
     p = mf_pipeline_close(p);
-    layer_release(&l);
-    d->ops->free(d);
+    host_layer_release(&l);
 }
 
 /* Tensors with disjoint lifetimes share arena memory: h is dead when the output is summed. */
 MF_TEST(arena_memory_is_reused)
 {
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 64);
     struct mf_pipeline *p = NULL;
     static const char text[] =
@@ -310,7 +263,7 @@ MF_TEST(arena_memory_is_reused)
     char why[MF_REASON_MAX];
     struct mf_part part[MF_PARTS_MAX];
     size_t sum = 0;
-    ck_assert_msg(mf_pipeline_open(d, &s, &set, text, why, sizeof(why), &p) == 0, "%s", why);
+    ck_assert_msg(mf_pipeline_open(test_device, &s, &set, text, why, sizeof(why), &p) == 0, "%s", why);
     for (size_t i = 0; i < 6; i++) {
         const struct mf_step *step = mf_pipeline_step(p, i);
         int n = mf_tensor_spec_parts(&step->gives[0], &s, part);
@@ -319,64 +272,60 @@ MF_TEST(arena_memory_is_reused)
     }
     ck_assert_uint_lt(mf_pipeline_arena_bytes(p), sum - (size_t)(64 * 160 * 4));
     p = mf_pipeline_close(p);
-    d->ops->free(d);
 }
 
 /* mf_pipeline_open_steps opens the same pipeline from offered steps as mf_pipeline_open does from their
  * names, without enumerating families. Errors: unknown family, incomplete pipeline, too many steps. */
 MF_TEST(opens_offered_steps)
 {
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 16);
     struct mf_pipeline *named = NULL, *p = NULL;
     static const char text[] = "planted:sort.16|planted:stage1.16|planted:stage2.16|planted:combine";
     struct mf_step steps[17];
     char why[MF_REASON_MAX];
 
-    ck_assert_msg(mf_pipeline_open(d, &s, &set, text, why, sizeof(why), &named) == 0, "%s", why);
+    ck_assert_msg(mf_pipeline_open(test_device, &s, &set, text, why, sizeof(why), &named) == 0, "%s", why);
     for (size_t i = 0; i < MF_ARRAY_LEN(steps); i++)
         steps[i] = *mf_pipeline_step(named, i % 4);
     struct mf_family counted = planted_family;
     counted.enumerate = count_and_enumerate;
     const struct mf_family *const counted_list[] = {&counted};
     const struct mf_family_set counted_set = {counted_list, 1};
-    ck_assert_int_eq(mf_pipeline_open_steps(d, &s, &counted_set, steps, 4, why, sizeof(why), &p), 0);
+    ck_assert_int_eq(mf_pipeline_open_steps(test_device, &s, &counted_set, steps, 4, why, sizeof(why), &p),
+                     0);
     ck_assert_int_eq(n_enumerated, 0);
     ck_assert_uint_eq(mf_pipeline_n_steps(p), 4);
     ck_assert_uint_eq(mf_pipeline_arena_bytes(p), mf_pipeline_arena_bytes(named));
     for (size_t i = 0; i < 4; i++)
         ck_assert_str_eq(mf_pipeline_step(p, i)->name, steps[i].name);
     p = mf_pipeline_close(p);
-    ck_assert_int_eq(mf_pipeline_open_steps(d, &s, &set, steps, 17, why, sizeof(why), &p), -EINVAL);
+    ck_assert_int_eq(mf_pipeline_open_steps(test_device, &s, &set, steps, 17, why, sizeof(why), &p), -EINVAL);
     ck_assert_str_eq(why, "the pipeline has 17 steps: expected 1 to 16");
-    ck_assert_int_eq(mf_pipeline_open_steps(d, &s, &set, steps, 3, why, sizeof(why), &p), -EINVAL);
+    ck_assert_int_eq(mf_pipeline_open_steps(test_device, &s, &set, steps, 3, why, sizeof(why), &p), -EINVAL);
     ck_assert_str_eq(why, "no step gives the layer's output, y in bf16");
     mf_format(steps[1].family, sizeof(steps[1].family), "missing");
-    ck_assert_int_eq(mf_pipeline_open_steps(d, &s, &set, steps, 4, why, sizeof(why), &p), -EINVAL);
+    ck_assert_int_eq(mf_pipeline_open_steps(test_device, &s, &set, steps, 4, why, sizeof(why), &p), -EINVAL);
     ck_assert_str_eq(why, "unknown family \"missing\" for a cpu device");
     named = mf_pipeline_close(named);
-    d->ops->free(d);
 }
 
 /* Family `fixed` has no set_token_count: the pipeline accepts only the token count it was opened with. */
 MF_TEST(fixed_token_count)
 {
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 16);
     struct mf_pipeline *p = NULL;
     static const char text[] =
         "planted:sort.16|planted:stage1.16|planted:stage2.16|fixed:zero|fixed:accumulate|fixed:cast";
     char why[MF_REASON_MAX];
 
-    ck_assert_msg(mf_pipeline_open(d, &s, &set, text, why, sizeof(why), &p) == 0, "%s", why);
+    ck_assert_msg(mf_pipeline_open(test_device, &s, &set, text, why, sizeof(why), &p) == 0, "%s", why);
     ck_assert_int_eq(mf_pipeline_set_token_count(p, 16), 0);
     ck_assert_int_eq(mf_pipeline_set_token_count(p, 15), -ENOTSUP);
     ck_assert_int_eq(mf_pipeline_set_token_count(p, 16), 0);
     p = mf_pipeline_close(p);
-    d->ops->free(d);
 }
 
 int main(void)
 {
-    return mf_check_main(NULL);
+    return mf_check_main(&(struct mf_test_group){.setup = planted_setup, .teardown = planted_teardown});
 }

@@ -3,32 +3,16 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "measure/session/session.h"
-#include "support/kernels/planted.h"
+#include "support/kernels/planted_session.h"
 
 #include "support/mf_check.h"
 #include "support/mf_draw.h"
 
-static struct mf_session *session_of(struct mf_device *d, const struct mf_shape *s, const char *routing)
+static void start(const struct mf_shape *s, const char *routing)
 {
     struct mf_unit_options o = {.err_ratio = 0.1, .seed = 1, .time_cap_ms = 60000, .exhaustive = true};
-    struct mf_session *session = NULL;
-    char why[MF_REASON_MAX];
     ck_assert_int_eq(mf_routing_parse(routing, &o.routing), 0);
-    struct mf_session_args args = {.device = d, .shape = *s, .options = &o, .extra = &planted_set};
-    ck_assert_msg(mf_session_new(&args, why, sizeof(why), &session) == 0, "%s", why);
-    return session;
-}
-
-static struct mf_unit_result probe(struct mf_session *session, const struct mf_step *step)
-{
-    struct planted_sink sink;
-    struct mf_probe_step p = {.id = 7, .step = *step};
-    planted_sink_init(&sink);
-    ck_assert_int_eq(mf_session_probe(session, &p, 1, NULL, NULL, &sink.sink), 0);
-    ck_assert_uint_eq(sink.n_results, 1);
-    ck_assert_int_eq(sink.results[0].id, 7);
-    return sink.results[0];
+    planted_session_start(s, &o, NULL);
 }
 
 /* ---- the correct kernels ---- */
@@ -46,18 +30,17 @@ MF_TEST(correct_kernels_pass, .rows = MF_ARRAY_LEN(loads) * PLANTED_N_FORMATS)
     if (!mf_draw(_i, 4))
         return;
     static const char *const all[] = {"sort", "quant1", "stage1", "stage2", "combine"};
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     int format = _i % PLANTED_N_FORMATS;
     struct mf_shape s = planted_shape(format, loads[_i / PLANTED_N_FORMATS].token);
     s.doweight_stage1 = _i % 2;
     s.act_type = (enum mf_act)(_i % 3);
     s.has_b1 = s.has_b2 = _i % 4 == 3;
-    struct mf_session *session = session_of(d, &s, loads[_i / PLANTED_N_FORMATS].routing);
+    start(&s, loads[_i / PLANTED_N_FORMATS].routing);
     for (size_t i = 0; i < MF_ARRAY_LEN(all); i++) {
         if (i == 1 && s.q_type == MF_QTYPE_NO)
             continue;
         struct mf_step step = planted_step(&s, all[i], _i % 2 ? 4 : 16, PLANTED_NONE);
-        struct mf_unit_result r = probe(session, &step);
+        struct mf_unit_result r = planted_probe(&step);
         ck_assert_msg(r.status == MF_STATUS_OK, "%s: %s: %s", step.name, mf_status_name(r.status), r.reason);
         ck_assert_int_eq(r.verified, 2);
         ck_assert_uint_ge(r.n_samples, 3);
@@ -66,8 +49,6 @@ MF_TEST(correct_kernels_pass, .rows = MF_ARRAY_LEN(loads) * PLANTED_N_FORMATS)
         /* headroom: a correct kernel's error is below half its limit */
         ck_assert_msg(!(r.row_err > 0.5 * r.row_limit), "%s: %g of %g", step.name, r.row_err, r.row_limit);
     }
-    session = mf_session_free(session);
-    d->ops->free(d);
 }
 
 /* ---- the faults ---- */
@@ -115,13 +96,12 @@ MF_TEST(fault_is_refused, .rows = MF_ARRAY_LEN(faults) * PLANTED_N_FORMATS)
 {
     if (!mf_draw(_i, 2))
         return;
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     int format = _i % PLANTED_N_FORMATS, at = _i / PLANTED_N_FORMATS;
     struct mf_shape s = planted_shape(format, 64);
     s.has_b1 = s.has_b2 = faults[at].fault == PLANTED_BIAS_LATE || faults[at].fault == PLANTED_BIAS_NEXT;
-    struct mf_session *session = session_of(d, &s, "balanced");
+    start(&s, "balanced");
     struct mf_step step = planted_step(&s, faults[at].kind, 16, faults[at].fault);
-    struct mf_unit_result r = probe(session, &step);
+    struct mf_unit_result r = planted_probe(&step);
     ck_assert_msg(r.status == MF_STATUS_WRONG, "%s passed: %s", step.name, mf_status_name(r.status));
     /* In FP8 the only NaN is also the poison, so another gate may report a NaN first. */
     const char *want = faults[at].reason;
@@ -129,8 +109,6 @@ MF_TEST(fault_is_refused, .rows = MF_ARRAY_LEN(faults) * PLANTED_N_FORMATS)
     if (only_nan && faults[at].fault == PLANTED_NAN && strcmp(faults[at].kind, "stage1") == 0)
         want = "";
     ck_assert_msg(strstr(r.reason, want) != NULL, "%s: \"%s\", expected \"%s\"", step.name, r.reason, want);
-    session = mf_session_free(session);
-    d->ops->free(d);
 }
 
 /* A fault is rejected on every load; which gate reports it first may differ. */
@@ -140,80 +118,68 @@ MF_TEST(fault_is_refused_on_any_load, .rows = MF_ARRAY_LEN(loads) * PLANTED_N_FO
         return;
     static const enum planted_fault any[] = {PLANTED_NAN,  PLANTED_DESTROYED, PLANTED_TAIL,   PLANTED_ROWS,
                                              PLANTED_PAST, PLANTED_EXPERT,    PLANTED_SWAPPED};
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     int format = _i % PLANTED_N_FORMATS;
     struct mf_shape s = planted_shape(format, loads[_i / PLANTED_N_FORMATS].token);
-    struct mf_session *session = session_of(d, &s, loads[_i / PLANTED_N_FORMATS].routing);
+    start(&s, loads[_i / PLANTED_N_FORMATS].routing);
     for (size_t i = 0; i < MF_ARRAY_LEN(any); i++) {
         struct mf_step step = planted_step(&s, "stage1", 4, any[i]);
-        struct mf_unit_result r = probe(session, &step);
+        struct mf_unit_result r = planted_probe(&step);
         ck_assert_msg(r.status == MF_STATUS_WRONG && r.reason[0], "%s passed", step.name);
     }
-    session = mf_session_free(session);
-    d->ops->free(d);
 }
 
 /* One of 4,096 rows is destroyed: 0.02 % of the elements, which the mismatch ratio and the cosine distance
  * miss. */
 MF_TEST(one_row_of_4096, .rows = PLANTED_N_FORMATS)
 {
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(_i, 512);
     s.topk = 8;
     s.model_dim = 32;
     s.inter_dim = 32;
-    struct mf_session *session = session_of(d, &s, "uniform");
+    start(&s, "uniform");
     struct mf_step step = planted_step(&s, "stage2", 16, PLANTED_DESTROYED);
-    struct mf_unit_result r = probe(session, &step);
+    struct mf_unit_result r = planted_probe(&step);
     ck_assert_int_eq(r.status, MF_STATUS_WRONG);
     ck_assert_msg(strncmp(r.reason, "row: row ", 9) == 0, "%s", r.reason);
     ck_assert(r.err < 0.001 && r.row_err > r.row_limit);
     step = planted_step(&s, "stage2", 16, PLANTED_NONE);
-    r = probe(session, &step);
+    r = planted_probe(&step);
     ck_assert_msg(r.status == MF_STATUS_OK, "%s", r.reason);
-    session = mf_session_free(session);
-    d->ops->free(d);
 }
 
 /* A row error of 1.5 times the limit is rejected; a row error of 0.75 times the limit passes. */
 MF_TEST(row_limit_is_enforced, .rows = PLANTED_N_FORMATS)
 {
     static const char *const any[] = {"stage2", "combine", "stage1"};
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(_i, 64);
-    struct mf_session *session = session_of(d, &s, "balanced");
+    start(&s, "balanced");
     for (size_t i = 0; i < (_i == 0 ? 3 : 2); i++) {
         struct mf_step step = planted_step(&s, any[i], 16, PLANTED_NONE);
-        double limit = probe(session, &step).row_limit;
+        double limit = planted_probe(&step).row_limit;
         ck_assert(limit >= 0.005 && limit < 0.02);
         step = planted_step(&s, any[i], 16, PLANTED_OFF);
         planted_off = 1.5 * limit;
-        struct mf_unit_result r = probe(session, &step);
+        struct mf_unit_result r = planted_probe(&step);
         ck_assert_int_eq(r.status, MF_STATUS_WRONG);
         ck_assert_msg(strstr(r.reason, "has relative error") && strncmp(r.reason, "row: ", 5) == 0, "%s",
                       r.reason);
         planted_off = 0.75 * limit;
-        r = probe(session, &step);
+        r = planted_probe(&step);
         ck_assert_msg(r.status == MF_STATUS_OK, "%s", r.reason);
     }
-    session = mf_session_free(session);
-    d->ops->free(d);
 }
 
 /* Every row of one expert is off by 0.8 of the row limit: each row passes, the expert's median does not. */
 MF_TEST(biased_expert, .rows = PLANTED_N_FORMATS)
 {
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(_i, 64);
-    struct mf_session *session = session_of(d, &s, "balanced");
+    start(&s, "balanced");
     struct mf_step step = planted_step(&s, "stage2", 16, PLANTED_BIASED);
     planted_off = 0.8 * 0.005;
-    struct mf_unit_result r = probe(session, &step);
+    struct mf_unit_result r = planted_probe(&step);
     ck_assert_int_eq(r.status, MF_STATUS_WRONG);
     ck_assert_msg(strncmp(r.reason, "expert 3: median relative error 0.004 over its 8 rows", 52) == 0, "%s",
                   r.reason);
-    session = mf_session_free(session);
-    d->ops->free(d);
 }
 
 static const struct {
@@ -227,38 +193,35 @@ static const struct {
 
 MF_TEST(lying_clock, .rows = MF_ARRAY_LEN(clocks))
 {
-    struct mf_device *d = planted_device(clocks[_i].clock);
+    planted_device_set(test_device, clocks[_i].clock);
     struct mf_shape s = planted_shape(0, 3);
-    struct mf_session *session = session_of(d, &s, "uniform");
+    start(&s, "uniform");
     struct mf_step step = planted_step(&s, "stage1", 4, PLANTED_NONE);
     step.flops = 1e6;
-    struct mf_unit_result r = probe(session, &step);
+    struct mf_unit_result r = planted_probe(&step);
     ck_assert_msg(r.status == MF_STATUS_IMPLAUSIBLE, "%s", mf_status_name(r.status));
     ck_assert_msg(strstr(r.reason, clocks[_i].reason) != NULL, "%s", r.reason);
-    session = mf_session_free(session);
-    d->ops->free(d);
 }
 
 /* A step that would read weights faster than the memory bandwidth allows is implausible, because the
  * rotations exceed four L2 caches. */
 MF_TEST(beyond_bandwidth)
 {
-    struct mf_device *d = planted_device(CLOCK_TOO_FAST);
+    planted_device_set(test_device, CLOCK_TOO_FAST);
     struct mf_shape s = planted_shape(0, 64);
-    d->info.llc_bytes = 1 << 16;
-    struct mf_session *session = session_of(d, &s, "uniform");
+    test_device->info.llc_bytes = 1 << 16;
+    start(&s, "uniform");
     struct mf_step step = planted_step(&s, "stage1", 4, PLANTED_NONE);
     step.flops = 1;
-    struct mf_unit_result r = probe(session, &step);
+    struct mf_unit_result r = planted_probe(&step);
     ck_assert_int_eq(r.status, MF_STATUS_IMPLAUSIBLE);
     ck_assert_str_eq(r.mode, "cold");
     ck_assert_msg(strstr(r.reason, "would read weights at") != NULL, "%s", r.reason);
-    session = mf_session_free(session);
-    d->ops->free(d);
 }
 
 int main(void)
 {
     mf_draw_start();
-    return mf_check_main(&(struct mf_test_group){.timeout_s = 120});
+    return mf_check_main(
+        &(struct mf_test_group){.timeout_s = 120, .setup = planted_setup, .teardown = planted_teardown});
 }

@@ -13,9 +13,8 @@
 #include "measure/race/measure.h"
 #include "measure/race/rotate.h"
 #include "measure/session/region.h"
-#include "measure/session/session.h"
 #include "measure/session/session_data.h"
-#include "support/kernels/planted.h"
+#include "support/kernels/planted_session.h"
 
 #include "support/kernels/test_memfd_store.h"
 #include "support/mf_check.h"
@@ -23,31 +22,6 @@
 /* ---- helpers ---- */
 
 static const struct mf_unit_options defaults = {.err_ratio = 0.1, .seed = 1, .time_cap_ms = 10000};
-
-static struct mf_session *session_of(struct mf_device *d, const struct mf_shape *s,
-                                     struct mf_memfd_store *memfd_store, const struct mf_unit_options *o)
-{
-    struct mf_session *session = NULL;
-    char why[MF_REASON_MAX];
-    struct mf_session_args args = {
-        .device = d, .shape = *s, .options = o, .memfd_store = memfd_store, .extra = &planted_set};
-    ck_assert_msg(mf_session_new(&args, why, sizeof(why), &session) == 0, "%s", why);
-    return session;
-}
-
-static struct mf_unit_result probe(struct mf_session *session, const struct mf_step *step, mf_best_fn best,
-                                   void *context, int64_t *ret_limit_ms)
-{
-    struct planted_sink sink;
-    struct mf_probe_step p = {.id = 1, .step = *step};
-    planted_sink_init(&sink);
-    ck_assert_int_eq(mf_session_probe(session, &p, 1, best, context, &sink.sink), 0);
-    ck_assert_uint_eq(sink.n_results, 1);
-    if (ret_limit_ms)
-        *ret_limit_ms = sink.limit_ms;
-    sink.results[0].samples = NULL; /* owned by the sink */
-    return sink.results[0];
-}
 
 static double slowest(const struct planted_sink *sink)
 {
@@ -58,39 +32,30 @@ static double slowest(const struct planted_sink *sink)
     return most;
 }
 
-static double best_of_context(void *context, mf_ops covers)
-{
-    (void)covers;
-    return *(double *)context;
-}
-
 /* ---- buffers ---- */
 
 /* Pointers to outputs stay valid while more outputs are made. */
 MF_TEST(output_pointers_stay_valid)
 {
     enum { N = 100 };
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 3);
-    struct mf_session *session = session_of(d, &s, NULL, &defaults);
+    planted_session_start(&s, &defaults, NULL);
     struct mf_guarded *out[N][2], *again[2];
     struct mf_tensor_spec a = {.tensor = MF_TENSOR_SORTED, .format = MF_FORMAT_INDEX, .order = "sorted"};
     void *between[N];
     for (int i = 0; i < N; i++) {
         a.block = i + 1;
-        ck_assert_int_eq(mf_session_output(session, &a, out[i]), 0);
+        ck_assert_int_eq(mf_session_output(test_session, &a, out[i]), 0);
         between[i] = malloc(4096); /* prevents a list from growing in place */
         ck_assert_ptr_nonnull(between[i]);
     }
     for (int i = 0; i < N; i++) {
         a.block = i + 1;
-        ck_assert_int_eq(mf_session_output(session, &a, again), 0);
+        ck_assert_int_eq(mf_session_output(test_session, &a, again), 0);
         ck_assert_ptr_eq(again[0], out[i][0]);
         ck_assert_ptr_eq(again[1], out[i][1]);
         free(between[i]);
     }
-    session = mf_session_free(session);
-    d->ops->free(d);
 }
 
 /* ---- kept data ---- */
@@ -99,80 +64,67 @@ MF_TEST(output_pointers_stay_valid)
  * weights are sealed. */
 MF_TEST(weights_are_kept, .rows = PLANTED_N_FORMATS)
 {
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(_i, 5);
     struct fake_memfd_store k;
     memfd_store_init(&k);
-    struct mf_session *first = session_of(d, &s, &k.memfd_store, &defaults);
+    planted_session_start(&s, &defaults, &k.memfd_store);
     ck_assert_int_eq(k.n, 3); /* two weights and the references */
     ck_assert_int_eq(k.n_found, 0);
-    first = mf_session_free(first);
     for (int i = 0; i < k.n; i++) {
         int seals = fcntl(k.fds[i], F_GET_SEALS);
         ck_assert_int_eq(seals & (F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW),
                          F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW);
     }
     s.token = 64;
-    struct mf_session *second = session_of(d, &s, &k.memfd_store, &defaults);
+    planted_session_start(&s, &defaults, &k.memfd_store);
     ck_assert_int_eq(k.n, 4);
     ck_assert_int_eq(k.n_found, 2);
     struct mf_step step = planted_step(&s, "stage1", 16, PLANTED_NONE);
-    struct mf_unit_result r = probe(second, &step, NULL, NULL, NULL);
+    struct mf_unit_result r = planted_probe(&step);
     ck_assert_msg(r.status == MF_STATUS_OK, "%s", r.reason);
-    second = mf_session_free(second);
     struct mf_unit_options other = defaults;
     other.seed = 2;
-    second = session_of(d, &s, &k.memfd_store, &other);
+    planted_session_start(&s, &other, &k.memfd_store);
     ck_assert_int_eq(k.n, 7);
-    second = mf_session_free(second);
-    d->ops->free(d);
 }
 
 /* Later sessions on the same shape and data reuse the references; sessions on other data do not. Reused
  * references reject a wrong step and accept a correct one. */
 MF_TEST(references_are_kept, .rows = PLANTED_N_FORMATS)
 {
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(_i, 5);
     struct fake_memfd_store k;
     memfd_store_init(&k);
-    struct mf_session *session = session_of(d, &s, &k.memfd_store, &defaults);
+    planted_session_start(&s, &defaults, &k.memfd_store);
     int n = k.n;
-    session = mf_session_free(session);
-    session = session_of(d, &s, &k.memfd_store, &defaults);
+    planted_session_start(&s, &defaults, &k.memfd_store);
     ck_assert_int_eq(k.n, n);
     ck_assert_int_eq(k.n_found, n);
     for (int wrong = 0; wrong < 2; wrong++) {
         struct mf_step step = planted_step(&s, "stage1", 16, wrong ? PLANTED_NAN : PLANTED_NONE);
-        struct mf_unit_result r = probe(session, &step, NULL, NULL, NULL);
+        struct mf_unit_result r = planted_probe(&step);
         ck_assert_msg(r.status == (wrong ? MF_STATUS_WRONG : MF_STATUS_OK), "%s", r.reason);
     }
-    session = mf_session_free(session);
     struct mf_unit_options other = defaults;
     ck_assert_int_eq(mf_routing_parse("zipf:1.2", &other.routing), 0);
-    session = session_of(d, &s, &k.memfd_store, &other);
+    planted_session_start(&s, &other, &k.memfd_store);
     ck_assert_int_eq(k.n, n + 1); /* reuses the weights, not the references */
-    session = mf_session_free(session);
-    d->ops->free(d);
 }
 
 MF_TEST(serves_the_same_data_only)
 {
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 5), other = s;
-    struct mf_session *session = session_of(d, &s, NULL, &defaults);
+    planted_session_start(&s, &defaults, NULL);
     struct mf_unit_options o = defaults;
-    ck_assert(mf_session_serves(session, &s, &o));
+    ck_assert(mf_session_serves(test_session, &s, &o));
     other.token = 6;
-    ck_assert(!mf_session_serves(session, &other, &o));
+    ck_assert(!mf_session_serves(test_session, &other, &o));
     o.seed = 9;
-    ck_assert(!mf_session_serves(session, &s, &o));
+    ck_assert(!mf_session_serves(test_session, &s, &o));
     o = defaults;
     o.routing = (struct mf_routing){.kind = MF_ROUTING_HOT, .parameter = 0.5};
-    ck_assert(!mf_session_serves(session, &s, &o));
+    ck_assert(!mf_session_serves(test_session, &s, &o));
     ck_assert(!mf_session_serves(NULL, &s, &defaults));
-    session = mf_session_free(session);
-    d->ops->free(d);
 }
 
 /* ---- time ---- */
@@ -180,12 +132,11 @@ MF_TEST(serves_the_same_data_only)
 /* A step that takes more than twice the best time of its kind is dropped after its first run. */
 MF_TEST(slow_is_dropped)
 {
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 64);
-    struct mf_session *session = session_of(d, &s, NULL, &defaults);
+    planted_session_start(&s, &defaults, NULL);
     struct mf_step step = planted_step(&s, "stage1", 16, PLANTED_NONE);
     double best = 0.01;
-    struct mf_unit_result r = probe(session, &step, best_of_context, &best, NULL);
+    struct mf_unit_result r = planted_probe_against(&step, &best, NULL);
     ck_assert_int_eq(r.status, MF_STATUS_SLOW);
     ck_assert_int_eq(r.verified, 1);
     ck_assert_uint_eq(r.n_samples, 1);
@@ -193,13 +144,10 @@ MF_TEST(slow_is_dropped)
     ck_assert(strncmp(r.reason, "first run took ", 15) == 0 && r.us > 0.01);
     struct mf_unit_options o = defaults;
     o.exhaustive = true;
-    struct mf_session *thorough = session_of(d, &s, NULL, &o);
-    r = probe(thorough, &step, best_of_context, &best, NULL);
+    planted_session_start(&s, &o, NULL);
+    r = planted_probe_against(&step, &best, NULL);
     ck_assert_int_eq(r.status, MF_STATUS_OK);
     ck_assert_uint_eq(r.n_samples, MF_MEASURE_SAMPLES);
-    thorough = mf_session_free(thorough);
-    session = mf_session_free(session);
-    d->ops->free(d);
 }
 
 #define BEST_OF_KIND "times the best of its kind (1e+04 µs)"
@@ -238,24 +186,20 @@ static const struct {
 MF_TEST(slower_step_is_timed_less, .rows = MF_ARRAY_LEN(slower_steps))
 {
     const double best = 10000;
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 64);
     struct mf_unit_options o = defaults;
     o.exhaustive = slower_steps[_i].exhaustive;
-    struct mf_session *session = session_of(d, &s, NULL, &o);
+    planted_session_start(&s, &o, NULL);
     struct mf_step first = planted_step(&s, "stage1", 16, PLANTED_NONE);
     struct mf_step step = planted_step(&s, "stage1", slower_steps[_i].block, PLANTED_NONE);
-    planted_device_set_times(d, &best, 1);
-    ck_assert_uint_eq(probe(session, &first, NULL, NULL, NULL).n_samples,
-                      o.exhaustive ? MF_MEASURE_SAMPLES : 3);
-    planted_device_set_times(d, slower_steps[_i].us, MF_ARRAY_LEN(slower_steps[_i].us));
-    struct mf_unit_result r = probe(session, &step, NULL, NULL, NULL);
+    planted_device_set_times(test_device, &best, 1);
+    ck_assert_uint_eq(planted_probe(&first).n_samples, o.exhaustive ? MF_MEASURE_SAMPLES : 3);
+    planted_device_set_times(test_device, slower_steps[_i].us, MF_ARRAY_LEN(slower_steps[_i].us));
+    struct mf_unit_result r = planted_probe(&step);
     ck_assert_msg(r.status == slower_steps[_i].status, "%s: %s", mf_status_name(r.status), r.reason);
     ck_assert_int_eq(r.verified, slower_steps[_i].verified);
     ck_assert_uint_eq(r.n_samples, slower_steps[_i].n_samples);
     ck_assert_msg(strstr(r.reason, slower_steps[_i].reason) != NULL, "%s", r.reason);
-    session = mf_session_free(session);
-    d->ops->free(d);
 }
 
 /* A step that only the second verification rejects causes no other step to be dropped, although it was
@@ -263,48 +207,39 @@ MF_TEST(slower_step_is_timed_less, .rows = MF_ARRAY_LEN(slower_steps))
 MF_TEST(wrong_step_drops_no_other)
 {
     const double fast = 5000, right = 10000;
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 64);
-    struct mf_session *session = session_of(d, &s, NULL, &defaults);
+    planted_session_start(&s, &defaults, NULL);
     struct mf_step wrong = planted_step(&s, "stage2", 16, PLANTED_RACE);
     struct mf_step step = planted_step(&s, "stage2", 16, PLANTED_NONE);
-    planted_device_set_times(d, &fast, 1);
-    ck_assert_int_eq(probe(session, &wrong, NULL, NULL, NULL).status, MF_STATUS_WRONG);
-    planted_device_set_times(d, &right, 1);
-    struct mf_unit_result r = probe(session, &step, NULL, NULL, NULL);
+    planted_device_set_times(test_device, &fast, 1);
+    ck_assert_int_eq(planted_probe(&wrong).status, MF_STATUS_WRONG);
+    planted_device_set_times(test_device, &right, 1);
+    struct mf_unit_result r = planted_probe(&step);
     ck_assert_msg(r.status == MF_STATUS_OK, "%s", r.reason);
     ck_assert_uint_eq(r.n_samples, 3);
-    session = mf_session_free(session);
-    d->ops->free(d);
 }
 
 /* A step without arithmetic is not dropped for its time: a faster GEMM may need its output. */
 MF_TEST(data_movement_is_never_slow)
 {
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 64);
-    struct mf_session *session = session_of(d, &s, NULL, &defaults);
+    planted_session_start(&s, &defaults, NULL);
     struct mf_step step = planted_step(&s, "sort", 16, PLANTED_NONE);
     double best = 0.01;
-    struct mf_unit_result r = probe(session, &step, best_of_context, &best, NULL);
+    struct mf_unit_result r = planted_probe_against(&step, &best, NULL);
     ck_assert_msg(r.status == MF_STATUS_OK, "%s", r.reason);
     ck_assert_uint_ge(r.n_samples, 3);
-    session = mf_session_free(session);
-    d->ops->free(d);
 }
 
 /* A wrong step is reported as wrong, not as slow. */
 MF_TEST(wrong_before_slow)
 {
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 64);
-    struct mf_session *session = session_of(d, &s, NULL, &defaults);
+    planted_session_start(&s, &defaults, NULL);
     struct mf_step step = planted_step(&s, "stage1", 16, PLANTED_SWAPPED);
     double best = 0.01;
-    struct mf_unit_result r = probe(session, &step, best_of_context, &best, NULL);
+    struct mf_unit_result r = planted_probe_against(&step, &best, NULL);
     ck_assert_int_eq(r.status, MF_STATUS_WRONG);
-    session = mf_session_free(session);
-    d->ops->free(d);
 }
 
 static const struct {
@@ -319,69 +254,57 @@ static const struct {
 
 MF_TEST(hang_limit_is_from_the_best, .rows = MF_ARRAY_LEN(limits))
 {
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 3);
     struct mf_unit_options o = defaults;
     o.time_cap_ms = limits[_i].cap_ms;
-    struct mf_session *session = session_of(d, &s, NULL, &o);
+    planted_session_start(&s, &o, NULL);
     struct mf_step step = planted_step(&s, "stage1", 16, PLANTED_NONE);
     double best = limits[_i].best_us;
     int64_t limit;
-    (void)probe(session, &step, best_of_context, &best, &limit);
+    (void)planted_probe_against(&step, &best, &limit);
     ck_assert_int_eq(limit, limits[_i].want_ms);
-    session = mf_session_free(session);
-    d->ops->free(d);
 }
 
 /* ---- errors ---- */
 
 MF_TEST(shape_exceeds_memory)
 {
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 4);
-    struct mf_session *session = NULL;
     char why[MF_REASON_MAX];
     s.expert = 4096;
     s.model_dim = 65536;
     s.inter_dim = 65536;
-    struct mf_session_args args = {.device = d, .shape = s, .options = &defaults};
-    ck_assert_int_eq(mf_session_new(&args, why, sizeof(why), &session), -ENOMEM);
+    struct mf_session_args args = {.device = test_device, .shape = s, .options = &defaults};
+    ck_assert_int_eq(mf_session_new(&args, why, sizeof(why), &test_session), -ENOMEM);
     ck_assert_msg(strstr(why, "GB of memory") != NULL, "%s", why);
-    d->ops->free(d);
 }
 
 MF_TEST(undefined_quantisation)
 {
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 4);
-    struct mf_session *session = NULL;
     char why[MF_REASON_MAX];
     s.q_dtype_a = MF_DTYPE_INT8;
     s.q_dtype_w = MF_DTYPE_FP4X2;
     s.q_type = MF_QTYPE_PER_1X32;
-    struct mf_session_args args = {.device = d, .shape = s, .options = &defaults};
-    ck_assert_int_eq(mf_session_new(&args, why, sizeof(why), &session), -EINVAL);
+    struct mf_session_args args = {.device = test_device, .shape = s, .options = &defaults};
+    ck_assert_int_eq(mf_session_new(&args, why, sizeof(why), &test_session), -EINVAL);
     ck_assert_msg(strstr(why, "QuantType.per_1x32") != NULL, "%s", why);
-    d->ops->free(d);
 }
 
 MF_TEST(unknown_family_or_step)
 {
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 4);
-    struct mf_session *session = session_of(d, &s, NULL, &defaults);
+    planted_session_start(&s, &defaults, NULL);
     struct mf_step step = planted_step(&s, "combine", 0, PLANTED_NONE);
     strcpy(step.family, "missing");
-    struct mf_unit_result r = probe(session, &step, NULL, NULL, NULL);
+    struct mf_unit_result r = planted_probe(&step);
     ck_assert_int_eq(r.status, MF_STATUS_UNSUPPORTED);
     ck_assert_str_eq(r.reason, "this runner has no family missing");
     step = planted_step(&s, "combine", 0, PLANTED_NONE);
     strcpy(step.name, "combine-backwards");
-    r = probe(session, &step, NULL, NULL, NULL);
+    r = planted_probe(&step);
     ck_assert_int_eq(r.status, MF_STATUS_UNSUPPORTED);
     ck_assert(r.reason[0] && isnan(r.us));
-    session = mf_session_free(session);
-    d->ops->free(d);
 }
 
 /* ---- buffers that foreign programs can map ---- */
@@ -402,24 +325,21 @@ static int locating_launch(struct mf_kernel *k, const struct mf_launch *l)
 
 MF_TEST(buffers_are_memory_files)
 {
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 4);
     struct mf_family locating_family = planted_family;
     const struct mf_family *list[] = {&locating_family};
     struct mf_family_set set = {list, 1};
-    struct mf_session *session = NULL;
     char why[MF_REASON_MAX];
     int on_stack, fd;
     uint64_t offset;
     locating_family.launch = locating_launch;
-    struct mf_session_args args = {.device = d, .shape = s, .options = &defaults, .extra = &set};
-    ck_assert_int_eq(mf_session_new(&args, why, sizeof(why), &session), 0);
+    struct mf_session_args args = {.device = test_device, .shape = s, .options = &defaults, .extra = &set};
+    ck_assert_int_eq(mf_session_new(&args, why, sizeof(why), &test_session), 0);
     struct mf_step step = planted_step(&s, "combine", 0, PLANTED_NONE);
-    ck_assert_int_eq(probe(session, &step, NULL, NULL, NULL).status, MF_STATUS_OK);
+    ck_assert_int_eq(planted_probe(&step).status, MF_STATUS_OK);
     ck_assert(located);
     ck_assert_int_eq(mf_region_locate(&on_stack, &fd, &offset), -ENOENT);
-    session = mf_session_free(session);
-    d->ops->free(d);
+    test_session = mf_session_free(test_session); /* while its family exists */
 }
 
 /* ---- rotation ---- */
@@ -484,19 +404,16 @@ MF_TEST(rotations_stay_on_the_rank)
  */
 MF_TEST(cold_mode, .rows = PLANTED_N_FORMATS)
 {
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(_i, 2);
-    d->info.llc_bytes = 1 << 16;
-    struct mf_session *session = session_of(d, &s, NULL, &defaults);
+    test_device->info.llc_bytes = 1 << 16;
+    planted_session_start(&s, &defaults, NULL);
     static const char *const kinds[] = {"stage1", "stage2"};
     for (int i = 0; i < 2; i++) {
         struct mf_step step = planted_step(&s, kinds[i], 4, PLANTED_NONE);
-        struct mf_unit_result r = probe(session, &step, NULL, NULL, NULL);
+        struct mf_unit_result r = planted_probe(&step);
         ck_assert_msg(r.status == MF_STATUS_OK, "%s", r.reason);
         ck_assert_str_eq(r.mode, "cold");
     }
-    session = mf_session_free(session);
-    d->ops->free(d);
 }
 
 /* ---- races ---- */
@@ -524,10 +441,9 @@ static const struct mf_race_plan plan = {
 /* Two correct and three wrong pipelines: the correct ones race, and the wrong ones get a reason. */
 MF_TEST(race_of_pipelines, .rows = PLANTED_N_FORMATS)
 {
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(_i, 7);
     s.doweight_stage1 = _i % 2;
-    struct mf_session *session = session_of(d, &s, NULL, &defaults);
+    planted_session_start(&s, &defaults, NULL);
     struct pipeline p[5] = {pipeline_of(&s, 4, PLANTED_NONE), pipeline_of(&s, 16, PLANTED_NONE),
                             pipeline_of(&s, 4, PLANTED_DESTROYED), pipeline_of(&s, 4, PLANTED_PAST),
                             pipeline_of(&s, 4, PLANTED_NONE)};
@@ -539,7 +455,7 @@ MF_TEST(race_of_pipelines, .rows = PLANTED_N_FORMATS)
     size_t n_twice = 0;
     struct planted_sink sink;
     planted_sink_init(&sink);
-    ck_assert_int_eq(mf_session_race(session, entries, 5, &plan, &sink.sink), 0);
+    ck_assert_int_eq(mf_session_race(test_session, entries, 5, &plan, &sink.sink), 0);
     ck_assert_uint_eq(sink.n_results, 5);
     ck_assert_int_eq(sink.n_outcomes, 1);
     for (int i = 0; i < 2; i++) {
@@ -565,20 +481,18 @@ MF_TEST(race_of_pipelines, .rows = PLANTED_N_FORMATS)
      * steps are not built in. */
     ck_assert_uint_ge(n_twice, 1);
     ck_assert_uint_eq(sink.n_begun, 5 + (size_t)sink.outcome.calls + 2 + n_twice);
-    session = mf_session_free(session);
-    d->ops->free(d);
 }
 
 /* Opens a pipeline as an entrant with its own buffers, valid until the session ends. */
-static void enter(struct mf_session *session, const struct mf_shape *s, const struct pipeline *p,
-                  struct mf_pipeline **ret_opened, struct mf_race_buffers *buffers, struct mf_entrant *ret)
+static void enter(const struct mf_shape *s, const struct pipeline *p, struct mf_pipeline **ret_opened,
+                  struct mf_race_buffers *buffers, struct mf_entrant *ret)
 {
     char text[MF_PIPELINE_TEXT_MAX] = "", why[MF_REASON_MAX] = "";
     for (size_t i = 0; i < p->n; i++)
         ck_assert_int_eq(mf_pipeline_text_add(text, sizeof(text), p->steps[i].family, p->steps[i].name), 0);
-    ck_assert_int_eq(mf_pipeline_open(session->device, s, &planted_set, text, why, sizeof(why), ret_opened),
-                     0);
-    ck_assert_int_eq(mf_race_buffers_init(buffers, session), 0);
+    ck_assert_int_eq(
+        mf_pipeline_open(test_session->device, s, &planted_set, text, why, sizeof(why), ret_opened), 0);
+    ck_assert_int_eq(mf_race_buffers_init(buffers, test_session), 0);
     ck_assert_int_eq(mf_entrant_init(ret, buffers, *ret_opened, why), MF_STATUS_OK);
 }
 
@@ -586,17 +500,16 @@ static void enter(struct mf_session *session, const struct mf_shape *s, const st
  * verified run has cached. */
 MF_TEST(samples_avoid_the_verified_rotation)
 {
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 1);
     char why[MF_REASON_MAX] = "";
     struct mf_pipeline *opened = NULL;
     struct mf_race_buffers buffers;
     struct mf_entrant e;
     double us;
-    d->info.llc_bytes = 1 << 17;
-    struct mf_session *session = session_of(d, &s, NULL, &defaults);
+    test_device->info.llc_bytes = 1 << 17;
+    planted_session_start(&s, &defaults, NULL);
     struct pipeline p = pipeline_of(&s, 4, PLANTED_NONE);
-    enter(session, &s, &p, &opened, &buffers, &e);
+    enter(&s, &p, &opened, &buffers, &e);
     ck_assert_int_gt(e.measured.n_rotations, 2);
     ck_assert(!mf_entrant_check_is_sample(&e));
     for (int i = 0; i < 3 * e.measured.n_rotations; i++) {
@@ -605,8 +518,6 @@ MF_TEST(samples_avoid_the_verified_rotation)
         ck_assert_int_ne(e.measured.rotation, 0);
     }
     mf_pipeline_close(opened);
-    session = mf_session_free(session);
-    d->ops->free(d);
 }
 
 /* Log of device calls: 'w' for an eviction of the caches, 't' for a timed run. */
@@ -639,7 +550,6 @@ static int time_logged(struct mf_device *d, mf_launch_fn launch, void *context, 
  * cold. The probe of a single step evicts nothing. */
 MF_TEST(race_evicts_the_l2_cache)
 {
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 7);
     struct planted_sink sink;
     struct pipeline p = pipeline_of(&s, 4, PLANTED_NONE);
@@ -650,22 +560,22 @@ MF_TEST(race_evicts_the_l2_cache)
     double us;
     bool cold = false;
 
-    d->info.llc_bytes = 1 << 30; /* larger than all rotations together */
-    device_log.ops = *d->ops;
-    device_log.time = d->ops->time;
+    test_device->info.llc_bytes = 1 << 30; /* more than the rotations exceed */
+    device_log.ops = *test_device->ops;
+    device_log.time = test_device->ops->time;
     device_log.ops.time = time_logged;
     device_log.ops.evict_caches = evict_logged;
-    d->ops = &device_log.ops;
-    struct mf_session *session = session_of(d, &s, NULL, &defaults);
+    test_device->ops = &device_log.ops;
+    planted_session_start(&s, &defaults, NULL);
 
     planted_sink_init(&sink);
     const struct mf_probe_step step = {1, p.steps[0]};
     device_log.n = 0;
-    ck_assert_int_eq(mf_session_probe(session, &step, 1, NULL, NULL, &sink.sink), 0);
+    ck_assert_int_eq(mf_session_probe(test_session, &step, 1, NULL, NULL, &sink.sink), 0);
     ck_assert_uint_gt(device_log.n, 0);
     ck_assert_ptr_null(memchr(device_log.events, 'w', device_log.n));
 
-    enter(session, &s, &p, &opened, &buffers, &e);
+    enter(&s, &p, &opened, &buffers, &e);
     device_log.n = 0;
     ck_assert_int_eq(mf_entrant_verify(&e, why), MF_STATUS_OK);
     for (int i = 0; i < 3; i++)
@@ -679,8 +589,6 @@ MF_TEST(race_evicts_the_l2_cache)
     device_log.events[device_log.n] = 0;
     ck_assert_str_eq(device_log.events, "wtwtwtwtwtwtwtw");
     mf_pipeline_close(opened);
-    session = mf_session_free(session);
-    d->ops->free(d);
 }
 
 /* A pipeline that is alone in its group would win the group, but its runs differ. The second verification
@@ -688,9 +596,8 @@ MF_TEST(race_evicts_the_l2_cache)
  * race. */
 MF_TEST(race_verifies_winners_twice, .rows = 2)
 {
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 7);
-    struct mf_session *session = session_of(d, &s, NULL, &defaults);
+    planted_session_start(&s, &defaults, NULL);
     struct pipeline p[2] = {pipeline_of(&s, 4, PLANTED_NONE), pipeline_of(&s, 4, PLANTED_RACE)};
     struct mf_race_entry entries[2];
     struct mf_race_plan variant = plan;
@@ -700,7 +607,7 @@ MF_TEST(race_verifies_winners_twice, .rows = 2)
             .id = 10 + i, .group = i, .forecast_us = 100, .steps = p[i].steps, .n_steps = p[i].n};
     variant.fresh = _i ? 5 : 0;
     planted_sink_init(&sink);
-    ck_assert_int_eq(mf_session_race(session, entries, 2, &variant, &sink.sink), 0);
+    ck_assert_int_eq(mf_session_race(test_session, entries, 2, &variant, &sink.sink), 0);
     ck_assert_uint_eq(sink.n_results, 2);
     ck_assert_int_eq(sink.results[0].status, MF_STATUS_OK);
     ck_assert_int_eq(sink.results[0].verified, 2);
@@ -709,26 +616,21 @@ MF_TEST(race_verifies_winners_twice, .rows = 2)
     ck_assert_msg(strstr(sink.results[1].reason, "second run") != NULL, "%s", sink.results[1].reason);
     ck_assert_int_eq(sink.outcome.won.winner, 10);
     ck_assert_int_eq(sink.outcome.groups[1].winner, 0);
-    session = mf_session_free(session);
-    d->ops->free(d);
 }
 
 MF_TEST(race_of_wrong_pipelines)
 {
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 7);
-    struct mf_session *session = session_of(d, &s, NULL, &defaults);
+    planted_session_start(&s, &defaults, NULL);
     struct pipeline p = pipeline_of(&s, 4, PLANTED_TAIL);
     struct mf_race_entry entry = {.id = 3, .steps = p.steps, .n_steps = p.n};
     struct planted_sink sink;
     planted_sink_init(&sink);
-    ck_assert_int_eq(mf_session_race(session, &entry, 1, &plan, &sink.sink), 0);
+    ck_assert_int_eq(mf_session_race(test_session, &entry, 1, &plan, &sink.sink), 0);
     ck_assert_uint_eq(sink.n_results, 1);
     ck_assert_int_eq(sink.n_outcomes, 0);
     ck_assert_msg(strstr(sink.results[0].reason, "unwritten: row 0 of y") != NULL, "%s",
                   sink.results[0].reason);
-    session = mf_session_free(session);
-    d->ops->free(d);
 }
 
 MF_TEST(canary_time_is_plausible)
@@ -758,32 +660,28 @@ static const struct {
 MF_TEST(slow_device, .rows = MF_ARRAY_LEN(slowdowns))
 {
     enum { FACTOR = 10000 }; /* more than any load of this machine causes */
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 7);
     struct mf_unit_options options = defaults;
     /* Exhaustive, so that the first run drops no step: load on this machine could slow that run. */
     options.exhaustive = slowdowns[_i].samples_discarded;
-    struct mf_session *session = session_of(d, &s, NULL, &options);
+    planted_session_start(&s, &options, NULL);
     struct mf_step step = planted_step(&s, "stage1", 16, PLANTED_NONE);
-    struct mf_unit_result reference = probe(session, &step, NULL, NULL, NULL), r;
+    struct mf_unit_result reference = planted_probe(&step), r;
     ck_assert_int_eq(reference.status, MF_STATUS_OK);
     ck_assert_double_eq(reference.canary, 1);
-    planted_device_slow(d, FACTOR, slowdowns[_i].n);
-    r = probe(session, &step, NULL, NULL, NULL);
+    planted_device_slow(test_device, FACTOR, slowdowns[_i].n);
+    r = planted_probe(&step);
     ck_assert_msg(r.status == (slowdowns[_i].samples_discarded ? MF_STATUS_OK : MF_STATUS_SLOW), "%s",
                   r.reason);
     ck_assert_double_eq(r.canary, 1);
     ck_assert_msg((r.us < reference.us * 100) == slowdowns[_i].samples_discarded, "%g us, %g before", r.us,
                   reference.us);
-    session = mf_session_free(session);
-    d->ops->free(d);
 }
 
 /* In a probe and in a race, `warmup` runs follow the verified run and precede the samples. */
 MF_TEST(warm_up, .rows = 5)
 {
     enum { WARM_US = 10000 };
-    struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 7);
     struct mf_unit_options o = defaults;
     struct planted_sink sink;
@@ -791,25 +689,24 @@ MF_TEST(warm_up, .rows = 5)
     struct pipeline p = pipeline_of(&s, 4, PLANTED_NONE);
     struct mf_race_entry entry = {.id = 10, .forecast_us = WARM_US, .steps = p.steps, .n_steps = p.n};
     o.warmup = _i;
-    struct mf_session *session = session_of(d, &s, NULL, &o);
-    planted_device_warm_up(d, 1 + 3);
+    planted_session_start(&s, &o, NULL);
+    planted_device_warm_up(test_device, 1 + 3);
     planted_sink_init(&sink);
-    ck_assert_int_eq(mf_session_probe(session, &probed, 1, NULL, NULL, &sink.sink), 0);
+    ck_assert_int_eq(mf_session_probe(test_session, &probed, 1, NULL, NULL, &sink.sink), 0);
     ck_assert_uint_eq(sink.n_results, 1);
     ck_assert_msg(sink.results[0].status == MF_STATUS_OK, "%s", sink.results[0].reason);
     ck_assert_msg((slowest(&sink) > WARM_US) == (_i < 3), "%g us after %d runs", slowest(&sink), _i);
 
     planted_sink_init(&sink);
-    planted_device_warm_up(d, 1 + 3);
-    ck_assert_int_eq(mf_session_race(session, &entry, 1, &plan, &sink.sink), 0);
+    planted_device_warm_up(test_device, 1 + 3);
+    ck_assert_int_eq(mf_session_race(test_session, &entry, 1, &plan, &sink.sink), 0);
     ck_assert_uint_eq(sink.n_results, 1);
     ck_assert_msg(sink.results[0].status == MF_STATUS_OK, "%s", sink.results[0].reason);
     ck_assert_msg((slowest(&sink) > WARM_US) == (_i < 3), "%g us after %d runs", slowest(&sink), _i);
-    session = mf_session_free(session);
-    d->ops->free(d);
 }
 
 int main(void)
 {
-    return mf_check_main(&(struct mf_test_group){.timeout_s = 60});
+    return mf_check_main(
+        &(struct mf_test_group){.timeout_s = 60, .setup = planted_setup, .teardown = planted_teardown});
 }

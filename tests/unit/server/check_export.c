@@ -4,6 +4,7 @@
 #include "support/farm/http_client.h"
 #include "support/farm/http_harness.h"
 #include "support/mf_check.h"
+#include "support/text_file.h"
 
 #include "common/base/json.h"
 #include "common/table/table.h"
@@ -194,18 +195,16 @@ MF_TEST(test_merge)
     cJSON_Delete(json);
     http_reply_free(&r);
 
-    _cleanup_(mf_fclosep) FILE *f = fopen(MF_TEST_DATA "/aiter/tuned_fmoe.csv", "r");
-    static char shipped[1 << 20];
-    ck_assert_ptr_nonnull(f);
-    size_t len = fread(shipped, 1, sizeof(shipped) - 1, f);
-    r = http_call(port, "POST", "/api/v1/export/merge?batch=1", "Content-Type: text/csv\r\n", shipped, len);
+    _cleanup_(mf_freep) char *shipped = text_file_read(MF_TEST_DATA "/aiter/tuned_fmoe.csv");
+    r = http_call(port, "POST", "/api/v1/export/merge?batch=1", "Content-Type: text/csv\r\n", shipped,
+                  strlen(shipped));
     json = mf_json_parse(r.body, r.len, r.len);
     ck_assert_int_eq(mf_json_text(json, "csv", &csv), 0);
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(json, "added")), 7);
     _cleanup_(mf_table_freep) struct mf_table *merged = NULL, *old = NULL;
     char why[MF_REASON_MAX];
     ck_assert_int_eq(mf_table_read("merged", csv, strlen(csv), &merged, why), 0);
-    ck_assert_int_eq(mf_table_read("old", shipped, len, &old, why), 0);
+    ck_assert_int_eq(mf_table_read("old", shipped, strlen(shipped), &old, why), 0);
     ck_assert_uint_eq(merged->n_rows, old->n_rows + 7);
     cJSON_Delete(json);
     http_reply_free(&r);

@@ -3,6 +3,7 @@
 #include "server/store/store_private.h"
 
 #include "support/mf_check.h"
+#include "support/text_file.h"
 
 #include "common/base/buf.h"
 #include "common/base/cleanup.h"
@@ -105,21 +106,11 @@ static char *describe_new_database(void)
     return text;
 }
 
-static char *read_file(const char *name)
-{
-    FILE *f = fopen(name, "re");
-    ck_assert_msg(f != NULL, "%s", name);
-    char *text = calloc(1, SCHEMA_TEXT_MAX);
-    ck_assert_uint_lt(fread(text, 1, SCHEMA_TEXT_MAX, f), SCHEMA_TEXT_MAX);
-    ck_assert_int_eq(fclose(f), 0);
-    return text;
-}
-
 static void create_stored(const char *sql_file, int version)
 {
     char pragma[40];
     sqlite3 *db = NULL;
-    _cleanup_(mf_freep) char *sql = read_file(sql_file);
+    _cleanup_(mf_freep) char *sql = text_file_read(sql_file);
     mf_format(pragma, sizeof(pragma), "PRAGMA user_version = %d", version);
     ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
     ck_assert_msg(sqlite3_exec(db, sql, NULL, NULL, NULL) == SQLITE_OK, "%s: %s", sql_file,

@@ -423,40 +423,7 @@ MF_TEST(lease_restrictions)
     ck_assert_int_eq(lease(MF_AFFINITY_ANY, true, NULL), 2);
 }
 
-MF_TEST(results_are_counted_once)
-{
-    struct mf_step step = {.name = "k", .family = "f", .covers = MF_OP_BIT(MF_OP_GEMM1)};
-    enum mf_status status;
-    double us = 0;
-    make_units(1);
-    ck_assert_int_eq(mf_store_step_add(store, 1, "r", &step, "{}"), 1);
-    ck_assert_int_eq(mf_store_step_add(store, 1, "r", &step, "{}"), 0);
-    struct mf_result_row row = {.unit = 1,
-                                .attempt = 1,
-                                .seq = 1,
-                                .step = 1,
-                                .task = 1,
-                                .worker = slot.id,
-                                .reason = "",
-                                .us = 5,
-                                .mad = (double)NAN,
-                                .err = (double)NAN,
-                                .row_err = (double)NAN,
-                                .final = true};
-    ck_assert_int_eq(mf_store_step_decided(store, 1, 1, 1, &status, &us), 0);
-    ck_assert_int_eq(mf_store_result_add(store, &row), 1);
-    ck_assert_int_eq(mf_store_result_add(store, &row), 0);
-    ck_assert_int_eq(mf_store_step_decided(store, 1, 1, 1, &status, &us), 1);
-    ck_assert_double_eq(us, 5);
-    /* a constraint of the database prevents a second decision */
-    row.attempt = 2;
-    ck_assert_int_eq(mf_store_result_add(store, &row), -EEXIST);
-    row.late = true;
-    row.final = false;
-    ck_assert_int_eq(mf_store_result_add(store, &row), 1);
-}
-
-/* The known row and the enumeration may come from versions that have different names for one family. */
+/* The known row and the enumeration may be of versions with different names of a family. */
 MF_TEST(known_steps_are_found_by_old_and_current_family, .rows = 2)
 {
     static const char *const stored[] = {"tile", "two_stage"};
@@ -492,6 +459,28 @@ static struct mf_result_row row_of_new_step(int i)
                                   .reason = "",
                                   .us = 5,
                                   .final = true};
+}
+
+MF_TEST(results_are_counted_once)
+{
+    struct mf_step step = {.name = "k0", .family = "f", .covers = MF_OP_BIT(MF_OP_GEMM1)};
+    enum mf_status status;
+    double us = 0;
+    make_units(1);
+    struct mf_result_row row = row_of_new_step(0);
+    ck_assert_int_eq(mf_store_step_add(store, 1, "r", &step, "{}"), 0);
+    row.mad = row.err = row.row_err = (double)NAN;
+    ck_assert_int_eq(mf_store_step_decided(store, 1, 1, 1, &status, &us), 0);
+    ck_assert_int_eq(mf_store_result_add(store, &row), 1);
+    ck_assert_int_eq(mf_store_result_add(store, &row), 0);
+    ck_assert_int_eq(mf_store_step_decided(store, 1, 1, 1, &status, &us), 1);
+    ck_assert_double_eq(us, 5);
+    /* A constraint of the database prevents a second decision */
+    row.attempt = 2;
+    ck_assert_int_eq(mf_store_result_add(store, &row), -EEXIST);
+    row.late = true;
+    row.final = false;
+    ck_assert_int_eq(mf_store_result_add(store, &row), 1);
 }
 
 static int64_t n_with_samples(void)
@@ -565,21 +554,15 @@ MF_TEST(pace_follows_results)
 
 MF_TEST(crash_is_repeated_in_another_unit)
 {
-    struct mf_step step = {.name = "k", .family = "f", .covers = MF_OP_BIT(MF_OP_GEMM1)};
     enum mf_status status;
     int64_t n = 0;
     double us;
     make_units(1);
-    ck_assert_int_eq(mf_store_step_add(store, 1, "r", &step, "{}"), 1);
-    struct mf_result_row row = {.unit = 1,
-                                .attempt = 1,
-                                .seq = 1,
-                                .step = 1,
-                                .task = 1,
-                                .worker = slot.id,
-                                .reason = "x",
-                                .status = MF_STATUS_CRASH,
-                                .us = (double)NAN};
+    struct mf_result_row row = row_of_new_step(0);
+    row.reason = "x";
+    row.status = MF_STATUS_CRASH;
+    row.us = (double)NAN;
+    row.final = false;
     ck_assert_int_eq(mf_store_result_add(store, &row), 1);
     /* the step is decided for unit 1, but not for unit 2 */
     ck_assert_int_eq(mf_store_step_decided(store, 1, 1, 1, &status, &us), 1);
