@@ -293,7 +293,7 @@ async function onFarm(browser, folder) {
   child(join(build, 'worker/moefarm-worker'), [
     '--coordinator', `tcp://127.0.0.1:${ports.hub}`, '--device', `sim:sim-page/8:0:${spec}`,
     '--sim-workers', '2', '--name', 'page', '--spool', join(folder, 'spool'), '--lock-dir', folder,
-    '--log', 'error',
+    '--log-level', 'error',
   ], /$^/).ready.catch(() => {});
   const seen = new Set();
   await until('the batch to be done', async () => {
