@@ -24,7 +24,8 @@
 #define BLOCK    50
 #define SEED     20250101u
 
-/* Similar to a decode step: all threads read memory that exceeds the last-level cache. */
+/* State of a step that is similar to a decode step: all threads read memory that exceeds the last-level
+ * cache. */
 struct work {
     const float *at;
     size_t n, next, run;

@@ -66,7 +66,7 @@
 
 extern char **environ;
 
-/* Candidates of AITER's tuner for all rows of a table, counted from its generators. */
+/* Number of candidates of AITER's tuner for all rows of a table, counted with the tuner's generators. */
 static const struct {
     const char *table;
     double candidates;

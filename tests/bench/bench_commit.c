@@ -25,13 +25,13 @@
 
 #define WORKERS_MAX    64
 #define SHAPES         48
-#define STEPS          2048 /* per shape */
+#define STEPS          2048 /* steps per shape */
 #define STEPS_A_RESULT 256
 #define MEASURE_MS     1500
 #define PREPARE_MS     60000
 #define WINDOW         256 /* unacknowledged results per worker */
 #define UNIT_STEPS_MAX 256
-#define UNITS_AHEAD    2 /* units a worker holds before it stops asking */
+#define UNITS_AHEAD    2 /* units that a worker holds before it stops asking for more */
 #define COMMITS_METRIC "moefarm_iteration_duration_seconds_count"
 
 struct unit {

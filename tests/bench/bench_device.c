@@ -32,7 +32,7 @@ struct found {
     struct mf_probe_step steps[STEPS_MAX];
     struct mf_unit_result results[STEPS_MAX];
     size_t n, n_rejected;
-    const char *only; /* words of which a step's name contains one; NULL: every step */
+    const char *only; /* comma-separated words; NULL: every step */
 };
 
 /* Returns true if the name contains one of the comma-separated words. */

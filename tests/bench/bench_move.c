@@ -168,7 +168,7 @@ static void naive(struct bench *b)
         b->pairs[i].route = (int32_t)i;
     }
     qsort(b->pairs, (size_t)n, sizeof(*b->pairs), by_expert);
-    for (int64_t i = 0; i < n; i++) /* The slice is that of a rank with all experts. */
+    for (int64_t i = 0; i < n; i++) /* slice of a rank that holds all experts */
         b->order[i] = b->pairs[i].route;
     for (int64_t i = 0; i < n; i++)
         b->order[i] /= b->topk;

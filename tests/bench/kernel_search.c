@@ -300,7 +300,7 @@ static double time_reading(const struct search *s, const struct mf_fmoe_args *ar
 }
 
 struct timed {
-    double us, read_us; /* minimum of each */
+    double us, read_us; /* minimum of each time */
 };
 
 /* Returns the time of the fastest of `calls` calls, each with another rotation. Times the whole pipeline or,

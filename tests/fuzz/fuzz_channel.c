@@ -144,7 +144,7 @@ static const struct {
     int n_fds, times;
 } deliveries[] = {
     {0, 1},       {1, 1},  {8, MF_CHANNEL_FDS_MAX / 8},     /* fills the descriptor queue exactly */
-    {FDS_MAX, 1}, {0, 48}, {7, MF_CHANNEL_FDS_MAX / 7 + 1}, /* overflows it */
+    {FDS_MAX, 1}, {0, 48}, {7, MF_CHANNEL_FDS_MAX / 7 + 1}, /* overflows the descriptor queue */
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

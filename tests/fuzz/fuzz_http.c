@@ -113,7 +113,7 @@ static void start(struct coordinator *c, bool tokens)
         read_token(c);
 }
 
-/* Restarts after EINTR: libFuzzer's alarm rings every half of its timeout. */
+/* Restarts after EINTR, because libFuzzer's alarm fires after each half of its timeout. */
 static bool wait_for(int fd, short events, int ms)
 {
     struct pollfd p = {.fd = fd, .events = events};
@@ -198,7 +198,7 @@ static void check_answer(const char *text, size_t len)
     MF_MUST(json);
 }
 
-/* The peer may close before all bytes are sent. */
+/* Sends the bytes. Stops early if the peer closes the connection. */
 static void send_bytes(int fd, const void *data, size_t size)
 {
     const uint8_t *at = data;
