@@ -19,7 +19,7 @@
     X(P, FARM_LOADED, "farm_loaded")                     /* epoch and leases written, but not committed */  \
     X(P, UNIT_LEASED, "unit_leased")                     /* lease written, but not committed */             \
     X(P, RESULT_STORED, "result_stored")                 /* result written, but not committed */            \
-    X(P, LAYER_RANKED, "layer_ranked")                   /* pipelines and races of a layer model written */ \
+    X(P, LAYER_RANKED, "layer_ranked")                   /* wrote pipelines and races of a layer model */ \
     X(P, LAYOUT_SETTLED, "layout_settled")               /* winning layout of a layer model written */      \
     X(P, CONFIG_STORED, "config_stored")                 /* winner written, but not committed */            \
     X(P, CHANNEL_MOVED, "channel_moved")                 /* channel pointer written, but not committed */   \

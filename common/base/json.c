@@ -169,8 +169,8 @@ cJSON *mf_json_array(const cJSON *object, const char *key)
 
 cJSON *mf_json_add_i64(cJSON *object, const char *key, int64_t value)
 {
-    /* cJSON prints 15 digits if they parse to within one ulp of the value. That is exact only up to 15
-     * digits. */
+    /* cJSON prints 15 digits if they parse to within one ulp of the value. Values that need more digits are
+     * then not printed exactly. */
     if (value > -INT64_C(1000000000000000) && value < INT64_C(1000000000000000))
         return cJSON_AddNumberToObject(object, key, (double)value);
     char text[24];

@@ -86,7 +86,7 @@ MF_VECTOR_INLINE void place_body(const struct mf_routes *r, const struct mf_bloc
     }
 }
 
-/* Stores the routes of tokens from … to - 1, each in the next row of its bin. */
+/* Stores the routes of the tokens in [from, to), each in the next row of its bin. */
 static void place(const struct mf_routes *r, const struct mf_blocks *out, int64_t from, int64_t to,
                   int32_t *next)
 {

@@ -165,8 +165,8 @@ static void print_name(const struct mf_hip_machine *machine, const struct config
               mf_hip_out_word(c->st.out));
 }
 
-/* Largest block_m of mx.hip with 4-bit weights on sm_90. Core b takes half the time for larger blocks
- * (H200). */
+/* Largest block_m of mx.hip with 4-bit weights on sm_90. For larger blocks, core b takes half the time of
+ * mx.hip (H200). */
 #define MX_TOKENS_MAX 32
 
 static bool is_legal(const struct config *c, const struct mf_shape *s, const struct mf_device_info *device,

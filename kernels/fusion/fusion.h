@@ -84,7 +84,7 @@ struct mf_fusion_caps {
     bool whole_rows;
     bool all_rows;      /* holds all rows of the layer */
     bool both_gemms;    /* runs both GEMMs in one launch */
-    bool accumulates;   /* adds into the output, or owns its columns */
+    bool accumulates;   /* true: adds into the output; false: is the only writer of its output columns */
     bool sorts;         /* sorts its slots itself */
     bool lists;         /* processes several lists in one launch */
     int64_t tokens_max; /* 0: no limit */

@@ -35,7 +35,7 @@ size_t mf_layouts_to_race(struct mf_layout_sum *layouts, size_t n);
  * one with the lowest sum of times. If sums differ by less than 0.05%, the first layout by name is best. -1:
  * no layout raced. */
 int mf_layouts_fastest(const struct mf_layout_sum *layouts, size_t n);
-/* Explains why layout i was chosen or lost, as a predicate: "lost the races: 1,234.0 us in total, 1,200.0 us
- * with w1=row w2=row". Expects the order of mf_layouts_to_race. */
+/* Explains why layout i was chosen or lost, as a verb phrase: "lost the races: 1,234.0 us in total, 1,200.0
+ * us with w1=row w2=row". Expects the order of mf_layouts_to_race. */
 void mf_layout_explain(const struct mf_layout_sum *layouts, size_t n, size_t i, size_t chosen,
                        char ret[MF_REASON_MAX]);

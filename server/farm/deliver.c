@@ -437,7 +437,7 @@ static int handle_late(struct mf_farm *f, struct mf_slot *slot, const struct mf_
      * acknowledge it without storing it */
     if (m->attempt == row.attempt && row.worker && row.worker != slot->id)
         return refuse(ret_why, "attempt: granted to another worker");
-    /* Results of late enumerations, and late ends of units, are useless */
+    /* Results of an enumeration and unit-end messages are useless if they arrive late */
     if (row.kind == MF_UNIT_ENUMERATE || (!m->step && !m->pipeline))
         return acknowledge(slot, m);
     r = m->step ? mf_store_step_of_task(f->store, row.task, m->step)

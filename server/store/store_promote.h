@@ -53,7 +53,7 @@ int mf_store_step_find(struct mf_store *s, int64_t task, const char *family, con
  * matches. */
 int mf_store_step_rejection(struct mf_store *s, int64_t task, const char *family, const char *name,
                             char ret[MF_REASON_MAX]);
-/* Finds the task's pipeline that has the same steps, in any order. steps: JSON array of ids. Returns 1, or 0
+/* Finds the task's pipeline with these steps, in any order. steps: JSON array of step ids. Returns 1, or 0
  * if there is no such pipeline. */
 int mf_store_pipeline_find(struct mf_store *s, int64_t task, const char *steps, int64_t *ret);
 

@@ -354,8 +354,8 @@ static void overwrite_z(struct mf_device *d)
     free(garbage);
 }
 
-/* If a kernel overwrites the device's z, the next step receives a newly created z. A correct output passes in
- * the end. */
+/* If a kernel overwrites the device's z, the next step receives a newly created z. A kernel with a correct
+ * output therefore still passes. */
 MF_TEST(overwritten_z_recreated)
 {
     const struct mf_shape s = a_shape();

@@ -1,5 +1,5 @@
-/* Private parts of an agent. agent.c: life, actions of the link; agent_runner.c: jobs and runners;
- * agent_send.c: messages sent; agent_receive.c: messages received. */
+/* Private parts of an agent. agent.c: creation, shutdown and the due actions of the link; agent_runner.c:
+ * jobs and runners; agent_send.c: messages sent; agent_receive.c: messages received. */
 #pragma once
 
 #include "common/base/clock.h"

@@ -132,7 +132,8 @@ static cJSON *remaining_items(const struct mf_job *j, cJSON *list)
     return left;
 }
 
-/* Adds one member of the UNIT to the request, without finished items. A comparison becomes a race. */
+/* Adds one member of the UNIT message to the runner's request. Finished items are left out, and a comparison
+ * is sent as a race. */
 static bool add_request_member(const struct mf_job *j, cJSON *request, cJSON *member)
 {
     const char *list = mf_job_is_race(j) ? "pipelines" : "steps";

@@ -153,7 +153,8 @@ MF_DEVICE void set_tile(struct tile_source *s, const mf_hip_tile_args &a, i32 i,
         find_rows(a, s->tile.block, &s->x);
 }
 
-/* raw: packed weights of a K tile in registers. copies: a thread's copies of a K tile in flight. */
+/* raw: packed weights of a K tile in registers. copies: a thread's asynchronous copies of a K tile, still in
+ * flight. */
 typedef u32 raw[MF_PARTS][QN][LANE_ROWS][4 * W_CHUNKS16];
 struct copies {
     struct token_copies x;

@@ -79,7 +79,7 @@ MF_TEST(rejects_other_lengths, .rows = 2 * MF_WIRE_HEADER_SIZE)
     free(bytes);
 }
 
-/* Another version is recognised, even if the header of that version has another length. */
+/* A header of another version is detected, even if it has another length. */
 MF_TEST(version_of_other_header_lengths)
 {
     static const uint8_t later[40] = {'M', 'F', 7};

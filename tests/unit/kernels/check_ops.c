@@ -25,7 +25,8 @@ static const struct mf_cpu_ops *ops_of(size_t i)
 
 /* ---- fp8 rows ---- */
 
-/* Each packed code is the value of the code times one power of two. NaN stays NaN, and zeros keep their sign.
+/* Each packed code is the value of the original code times the same power of two. NaN stays NaN, and zeros
+ * keep their sign.
  */
 MF_TEST(fp8_rows, .rows = MF_ARRAY_LEN(isas))
 {

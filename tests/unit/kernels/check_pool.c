@@ -1,5 +1,5 @@
-/* The thread pool: each thread runs once, barriers work, and calls in sequence find threads asleep or
- * spinning. */
+/* The thread pool: each call runs every thread once, barriers work, and successive calls work whether the
+ * threads sleep or spin. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>

@@ -156,7 +156,7 @@ static const struct {
 } budgets[] = {{1, 10, 1}, {8, 100, 1}, {32, 1000, 1}, {32, 20000, 1}, {32, 1e6, 1}, {4, 5, 0.001}};
 
 /* Asserts that a race of two groups has no more rounds in its first stage than a race of one group, and that
- * it keeps the time budget. */
+ * the race of two groups stays within the time budget. */
 static void check_groups(const double *forecast_us, size_t n, double budget_s,
                          const struct mf_race_schedule *alone)
 {

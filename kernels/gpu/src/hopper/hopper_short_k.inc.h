@@ -167,8 +167,8 @@ MF_DEVICE void store_columns(const mf_hip_tile_args &a, const tile_info &p, cons
 }
 
 #if WARP_EPILOGUE
-/* Of each 64 tokens, a warp has sixteen. Returns the sorted id of the lane's token among them, or a.token if
- * the warp has fewer tokens. */
+/* Each warp holds the sums of 16 of every 64 tokens. Returns the sorted id of the lane's token among them, or
+ * a.token if the warp has fewer tokens. */
 MF_DEVICE i32 warp_row_id(const mf_hip_tile_args &a, i32 block, const writers &w)
 {
     const i32 lane = w.me % MF_WAVE, row = lane / 16 * 64 + w.me / MF_WAVE * 16 + lane % 16;
