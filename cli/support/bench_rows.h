@@ -7,7 +7,7 @@
 #include "common/moe/routing.h"
 #include "kernels/families/family_plugin.h"
 #include "kernels/pipeline/fmoe.h"
-#include "measure/session/kept.h"
+#include "measure/session/memfd_cache.h"
 #include "measure/session/session.h"
 
 struct mf_bench_options {

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "kernels/core/codes.h"
 #include "kernels/core/quant.h"
 #include "kernels/core/quant_mx.h"
+#include "kernels/core/small_float.h"
 
 /* clang-format off */
 #define FLOATS(word, FORMAT, max)                                                                            \

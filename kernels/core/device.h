@@ -10,7 +10,7 @@
 #include "common/moe/device_class.h"
 #include "kernels/core/code.h"
 #include "kernels/core/isa.h"
-#include "kernels/core/l2_halves.h"
+#include "kernels/core/l2_partitions.h"
 
 #define MF_HUGE_PAGE ((size_t)2 << 20) /* transparent huge page on Linux, in bytes */
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "kernels/core/codes.h"
+#include "kernels/core/small_float.h"
 
 /* Computes the results for NaN and for other values and selects one, so that loops over this function
  * vectorise. */

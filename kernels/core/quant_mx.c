@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#include "kernels/core/codes.h"
+#include "kernels/core/small_float.h"
 
 MF_NAMES_DEFINE(mf_mx_round, MF_MX_, MF_MX_ROUND_MAP)
 

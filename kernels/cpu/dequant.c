@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "kernels/core/codes.h"
+#include "kernels/core/small_float.h"
 #include "kernels/core/vector.h"
 
 #define HALF_ROWS 16 /* rows per panel written by decode() */

@@ -9,7 +9,7 @@
 #include "kernels/core/codec.h"
 #include "kernels/core/data.h"
 #include "kernels/core/layout.h"
-#include "measure/session/kept.h"
+#include "measure/session/memfd_cache.h"
 #include "measure/session/memory.h"
 #include "measure/session/session.h"
 #include "measure/session/session_data.h"

@@ -13,7 +13,7 @@
 #include "kernels/core/data.h"
 #include "kernels/core/layout.h"
 #include "kernels/core/layout_weight.h"
-#include "measure/session/kept.h"
+#include "measure/session/memfd_cache.h"
 #include "measure/session/memory.h"
 
 /* ---- weights ---- */

@@ -10,8 +10,8 @@
 #include "kernels/gpu/host/device_data.h"
 #include "kernels/reference/reference.h"
 #include "measure/race/rotate.h"
-#include "measure/session/ahead.h"
 #include "measure/session/guard.h"
+#include "measure/session/precompile.h"
 #include "measure/session/prune.h"
 #include "measure/session/unit.h"
 

@@ -8,7 +8,7 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
-#include "measure/session/kept.h"
+#include "measure/session/memfd_cache.h"
 #include "measure/session/memory.h"
 #include "measure/session/session_data.h"
 

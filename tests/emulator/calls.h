@@ -3,7 +3,7 @@
  * Each kernel source becomes a shared object. Before a launch, the emulator gives the object a pointer to the
  * table below. During the launch, `now` describes the running lane. Dialect primitives that involve other
  * lanes, asynchronous LDS copies or time call the functions of the table. Plain loads and stores reach
- * `access` through the hooks in beside.cc. */
+ * `access` through the hooks in tsan_hooks.cc. */
 #pragma once
 
 #include <stdint.h>

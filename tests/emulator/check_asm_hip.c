@@ -13,7 +13,7 @@
 #include "emulator/device_emulated.h"
 #include "kernels/core/code.h"
 #include "kernels/families/family_asm.h"
-#include "support/farm/heard.h"
+#include "support/farm/offer_recorder.h"
 #include "support/kernels/family_contract.h"
 #include "support/mf_check.h"
 #include "support/remove_tree.h"

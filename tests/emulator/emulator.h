@@ -24,7 +24,7 @@
 #define MF_INSTRUCTION static __attribute__((no_sanitize_thread, noinline))
 #define MF_PC          __builtin_return_address(0)
 
-extern struct mf_emulator_calls *mf_emulator; /* defined in beside.cc */
+extern struct mf_emulator_calls *mf_emulator; /* defined in tsan_hooks.cc */
 
 /* ---- compiler built-ins ---- */
 

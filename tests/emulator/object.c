@@ -57,14 +57,14 @@ int mf_object_prepare(const char *folder)
     char command[COMMAND_MAX];
     pid_t child;
 
-    mf_format(command, sizeof(command), "%s " FLAGS " -c -o %s/beside.o %s/tests/emulator/beside.cc",
+    mf_format(command, sizeof(command), "%s " FLAGS " -c -o %s/tsan_hooks.o %s/tests/emulator/tsan_hooks.cc",
               MF_EMULATOR_CXX, folder, MF_SOURCE_DIR);
     int r = start(command, &child);
     return r < 0 ? r : mf_object_finish(child) ? 0 : -ENOENT;
 }
 
 /* Runs the preprocessor to list the kernels, which __global__ marks, and then the compiler. The compiler
- * turns loads and stores into calls of the hooks in beside.cc; libtsan is not linked. */
+ * turns loads and stores into calls of the hooks in tsan_hooks.cc; libtsan is not linked. */
 int mf_object_start(const struct mf_object_build *b, const char *path, pid_t *ret)
 {
     char of[COMMAND_MAX / 2], command[COMMAND_MAX];
@@ -82,7 +82,9 @@ int mf_object_start(const struct mf_object_build *b, const char *path, pid_t *re
         "'\\n') && "
         "%s %s -DMF_EMULATOR_KERNELS=\"$kernels\" -fsanitize=thread --param "
         "tsan-instrument-func-entry-exit=0 -fno-extern-tls-init -c -o %s.o %s/tests/emulator/unit.cc && "
-        "%s -shared -Wl,-Bsymbolic -nodefaultlibs -o %s.part %s.o %s/beside.o -lm -lgcc -lc && mv %s.part "
+        "%s -shared -Wl,-Bsymbolic -nodefaultlibs -o %s.part %s.o %s/tsan_hooks.o -lm -lgcc -lc "
+        "&& mv "
+        "%s.part "
         "%s",
         path, MF_EMULATOR_CXX, of, MF_SOURCE_DIR, MF_EMULATOR_CXX, of, path, MF_SOURCE_DIR, MF_EMULATOR_CXX,
         path, path, b->folder, path, path);

@@ -20,8 +20,8 @@ struct mf_flavour {
 /* Finds "sm_89", "sm_90", "gfx90a" or "gfx942"; returns NULL for other names. */
 const struct mf_flavour *mf_flavour_find(const char *gfx);
 
-/* Compiles beside.cc, which every object links, into the folder. Called once per folder. Returns -ENOENT if
- * g++ is missing. */
+/* Compiles tsan_hooks.cc, which every object links, into the folder. Called once per folder. Returns -ENOENT
+ * if g++ is missing. */
 int mf_object_prepare(const char *folder);
 
 struct mf_object_build {

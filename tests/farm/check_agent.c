@@ -11,7 +11,7 @@
 #include "common/base/clock.h"
 #include "common/base/json.h"
 #include "common/moe/status.h"
-#include "support/fake_runtimes.h"
+#include "support/fake_coordinator.h"
 #include "support/mf_check.h"
 
 /* ---- tests ---- */

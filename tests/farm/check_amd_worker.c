@@ -19,7 +19,7 @@
 #include "common/base/clock.h"
 #include "common/base/json.h"
 #include "common/base/text.h"
-#include "measure/session/ahead.h"
+#include "measure/session/precompile.h"
 #include "support/farm/farm_harness.h"
 #include "support/farm/runner_pool_wait.h"
 #include "support/kernels/hip_release.h"

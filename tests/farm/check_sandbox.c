@@ -14,7 +14,7 @@
 #include "common/base/json.h"
 #include "common/base/text.h"
 #include "support/farm/farm_harness.h"
-#include "support/kernels/prying.h"
+#include "support/kernels/sandbox_attempts.h"
 #include "support/mf_check.h"
 #include "support/remove_tree.h"
 
@@ -83,10 +83,10 @@ MF_TEST(refuses_attempts, .rows = MF_ARRAY_LEN(kinds))
     const struct kind *k = &kinds[_i];
     int before[N_PRYINGS];
     for (size_t i = 0; i < N_PRYINGS; i++)
-        before[i] = strcmp(pryings[i].name, "ptrace") == 0 ? 0 : pryings[i].try();
+        before[i] = strcmp(attempts[i].name, "ptrace") == 0 ? 0 : attempts[i].try();
     enter(k);
     for (size_t i = 0; i < N_PRYINGS; i++) {
-        const struct prying *p = &pryings[i];
+        const struct sandbox_attempt *p = &attempts[i];
         int error = p->try();
         bool allowed = strstr(k->allowed, p->name) != NULL;
         /* A GPU runner may start programs. Only Landlock restricts which programs, so this is not enforced
@@ -103,7 +103,7 @@ MF_TEST(refuses_attempts, .rows = MF_ARRAY_LEN(kinds))
     /* Without the sandbox root may perform the operations. */
     if (geteuid() == 0) {
         ck_assert_int_eq(before[0], 0);
-        ck_assert_int_eq(prying_shell() == 0, k->foreign);
+        ck_assert_int_eq(attempt_shell() == 0, k->foreign);
     }
 }
 
@@ -223,10 +223,10 @@ MF_TEST(reports_missing_features, .rows = 2)
     ck_assert_msg(strstr(text, landlock ? "no landlock" : "no seccomp") != NULL, "%s", text);
     ck_assert_msg(strstr(text, landlock ? ", seccomp" : "landlock") != NULL, "%s", text);
     if (landlock)
-        ck_assert(is_refusal(prying_tcp()) && is_refusal(prying_shell()) && is_refusal(prying_cut()) &&
-                  is_refusal(prying_truncate()) && prying_write() == 0);
+        ck_assert(is_refusal(attempt_tcp()) && is_refusal(attempt_shell()) && is_refusal(attempt_cut()) &&
+                  is_refusal(attempt_truncate()) && attempt_write() == 0);
     else if (has_landlock())
-        ck_assert(is_refusal(prying_write()) && is_refusal(prying_shell()));
+        ck_assert(is_refusal(attempt_write()) && is_refusal(attempt_shell()));
     ck_assert_int_eq(prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0), 1);
 }
 
@@ -275,9 +275,9 @@ MF_TEST(sandboxes_a_family, .rows = 2, .group = &farm_tests)
     farm_wait_done(&farm, batch);
     _cleanup_(cJSON_Deletep) cJSON *list = farm_get(&farm, "/api/v1/tasks/1/rejections?limit=1000");
     for (size_t i = 0; i < N_PRYINGS; i++) {
-        int error = attempt_result(list, pryings[i].name);
-        if (sandboxed && (!pryings[i].files || has_landlock()))
-            ck_assert_msg(is_refusal(error), "%s: %s", pryings[i].name, strerror(error));
+        int error = attempt_result(list, attempts[i].name);
+        if (sandboxed && (!attempts[i].files || has_landlock()))
+            ck_assert_msg(is_refusal(error), "%s: %s", attempts[i].name, strerror(error));
     }
     if (!sandboxed) {
         ck_assert_int_eq(attempt_result(list, "tcp"), 0);

@@ -2,7 +2,7 @@
  * files that sessions create (`keep`). The worker has its own store and passes its files to new runners. */
 #pragma once
 
-#include "measure/session/kept.h"
+#include "measure/session/memfd_cache.h"
 #include "worker/runner/runner_wire.h"
 
 struct mf_runner_memfd_store {

@@ -11,7 +11,7 @@
 #include "common/base/cpus.h"
 #include "common/base/text.h"
 #include "kernels/gpu/host/hip_open.h"
-#include "measure/session/ahead.h"
+#include "measure/session/precompile.h"
 #include "worker/runner/shapes_file.h"
 
 struct target {

@@ -21,7 +21,7 @@
 #include "kernels/core/family.h"
 #include "kernels/families/family_asm.h"
 #include "kernels/gpu/host/hip_open.h"
-#include "measure/session/ahead.h"
+#include "measure/session/precompile.h"
 #include "measure/session/session.h"
 #include "worker/agent/memfd_store.h"
 #include "worker/runner/device_info.h"

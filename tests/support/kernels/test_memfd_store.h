@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "common/base/text.h"
-#include "measure/session/kept.h"
+#include "measure/session/memfd_cache.h"
 
 struct fake_memfd_store {
     struct mf_memfd_store memfd_store; /* must be the first member */

@@ -8,7 +8,7 @@
 #include "common/base/text.h"
 #include "common/moe/layer.h"
 #include "kernels/core/family.h"
-#include "support/farm/heard.h"
+#include "support/farm/offer_recorder.h"
 #include "support/mf_check.h"
 
 #define BLOCK_FP8 \

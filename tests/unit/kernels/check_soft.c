@@ -1,12 +1,12 @@
 /* Tests the conversions of kernels/gpu/src/soft.h and mx_formats.h against the definitions of
- * kernels/core/codes.h, for every code and every float at a rounding boundary. */
+ * kernels/core/small_float.h, for every code and every float at a rounding boundary. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "kernels/core/codes.h"
 #include "kernels/core/quant_mx.h"
+#include "kernels/core/small_float.h"
 #include "support/mf_check.h"
 
 typedef uint32_t u32;

@@ -1,4 +1,4 @@
-/* Order of a stage's tiles for an L2 cache with one partition or two (kernels/core/l2_halves.h). Expert
+/* Order of a stage's tiles for an L2 cache with one partition or two (kernels/core/l2_partitions.h). Expert
  * blocks are sorted by expert. The first blocks belong to the SMs of partition 0, the other blocks to
  * partition 1, so that only one partition reads an expert's weights and rows. There are two exceptions: the
  * expert at the split, and the tiles that one partition takes over from the other at the end. Within a

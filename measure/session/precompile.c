@@ -1,4 +1,4 @@
-#include "measure/session/ahead.h"
+#include "measure/session/precompile.h"
 
 #include <stdlib.h>
 

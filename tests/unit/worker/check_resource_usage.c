@@ -135,7 +135,7 @@ MF_TEST(known_usage_is_sent)
 
 /* ---- the runtime: a fake CUDA driver ---- */
 
-static char folder[] = "/tmp/check_use.XXXXXX";
+static char folder[] = "/tmp/check_resource_usage.XXXXXX";
 
 /* Code cache of all tests: the measuring kernels are compiled once. */
 static void make_folder(void)

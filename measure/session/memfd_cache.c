@@ -1,4 +1,4 @@
-#include "measure/session/kept.h"
+#include "measure/session/memfd_cache.h"
 
 #include <errno.h>
 #include <string.h>

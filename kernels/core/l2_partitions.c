@@ -1,4 +1,4 @@
-#include "kernels/core/l2_halves.h"
+#include "kernels/core/l2_partitions.h"
 
 #include <math.h>
 

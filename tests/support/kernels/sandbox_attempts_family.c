@@ -2,7 +2,7 @@
  * "tcp: 13". */
 #include "kernels/core/family.h"
 #include "support/kernels/no_candidates.h"
-#include "support/kernels/prying.h"
+#include "support/kernels/sandbox_attempts.h"
 
 const struct mf_family *mf_family_entry(void);
 
@@ -12,8 +12,8 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
     int r = 0;
     (void)device, (void)s;
     for (size_t i = 0; i < N_PRYINGS && r >= 0; i++)
-        r = offer->reject(offer, f->name, pryings[i].name, "pried", "%s: %d", pryings[i].name,
-                          pryings[i].try());
+        r = offer->reject(offer, f->name, attempts[i].name, "attempt", "%s: %d", attempts[i].name,
+                          attempts[i].try());
     return r;
 }
 

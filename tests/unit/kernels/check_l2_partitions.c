@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/core/l2_halves.h"
+#include "kernels/core/l2_partitions.h"
 #include "support/mf_check.h"
 
 #define LINES 64
