@@ -83,15 +83,13 @@ static char *export_all(void)
 MF_TEST(exports_the_latest_config)
 {
     start("{}");
-    int first = farm_submit(&farm, csv, "&classes=gfx942/304");
-    farm_wait_done(&farm, first);
+    (void)farm_run(&farm, csv, "&classes=gfx942/304");
     _cleanup_(mf_freep) char *before = export_all();
     machine->wall_ms = -DAY_MS;
     ck_assert_int_eq(farm_end(&farm.workers[0]), 0);
     start_worker("{\"faults\":[{\"match\":\"sim_s1_m16_*\",\"fault\":\"wrong\"},"
                  "{\"match\":\"sim_s1_m32_*\",\"fault\":\"wrong\"}]}");
-    int second = farm_submit(&farm, csv, "&classes=gfx942/304&seed=2");
-    farm_wait_done(&farm, second);
+    int second = farm_run(&farm, csv, "&classes=gfx942/304&seed=2");
     _cleanup_(mf_freep) char *of_second = farm_export(&farm, second);
     _cleanup_(mf_freep) char *after = export_all();
     ck_assert_str_ne(before, of_second);

@@ -232,8 +232,7 @@ static void tune(const struct shipped *s, long stride)
     struct totals t = {0};
     int64_t began = mf_now_ms();
     _cleanup_(mf_freep) char *csv = read_shipped(s->file), *rows = every_nth_row(csv, stride);
-    int batch = farm_submit(&farm, rows, "&classes=" CLASSES "&topk=2&consumer=aiter");
-    farm_wait_done(&farm, batch);
+    int batch = farm_run(&farm, rows, "&classes=" CLASSES "&topk=2&consumer=aiter");
     count_tasks(batch, &t);
     (void)snprintf(query, sizeof(query), "&batch=%d", batch);
     struct mf_table *none = export_for_aiter(query);

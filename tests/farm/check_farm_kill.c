@@ -117,8 +117,7 @@ static void check_database(int batch, const struct farm_keys *spooled)
 static void make_undisturbed(void)
 {
     start_farm();
-    int batch = farm_submit(&farm, csv, "&classes=gfx942/304");
-    farm_wait_done(&farm, batch);
+    int batch = farm_run(&farm, csv, "&classes=gfx942/304");
     struct farm_keys none = {0};
     check_database(batch, &none);
     undisturbed = farm_export(&farm, batch);

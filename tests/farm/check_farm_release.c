@@ -30,8 +30,8 @@ static void start(void)
     static const char *const args[] = {"--device", "sim:" CLASS ":0", NULL};
     farm_start(&farm, BEAT_MS);
     farm_start_worker(&farm, 0, args);
-    farm_wait_done(&farm, farm_submit(&farm, FARM_CSV_HEAD FARM_CSV_ROW(16), WHERE));
-    farm_wait_done(&farm, farm_submit(&farm, FARM_CSV_HEAD FARM_CSV_ROW(16) FARM_CSV_ROW(64), WHERE));
+    (void)farm_run(&farm, FARM_CSV_HEAD FARM_CSV_ROW(16), WHERE);
+    (void)farm_run(&farm, FARM_CSV_HEAD FARM_CSV_ROW(16) FARM_CSV_ROW(64), WHERE);
     farm_kill_worker(&farm, 0);
     (void)snprintf(url, sizeof(url), "http://127.0.0.1:%d", farm.http);
     (void)snprintf(table, sizeof(table), "%s/tuned_fmoe.csv", farm.folder);

@@ -75,7 +75,7 @@ MF_TEST(quarantines_and_revives)
 {
     start("{\"faults\":[{\"match\":\"sim_s1_m64_*\",\"fault\":\"crash\"},"
           "{\"match\":\"sim_s2_m32_*\",\"fault\":\"no_memory\"}]}");
-    farm_wait_done(&farm, farm_submit(&farm, csv, "&classes=" CLASS));
+    (void)farm_run(&farm, csv, "&classes=" CLASS);
     int n = quarantined();
     ck_assert_int_gt(n, 1);
     ck_assert_int_eq(count(1, "quarantined"), n);
@@ -91,7 +91,7 @@ MF_TEST(quarantines_and_revives)
                          farm_text(cJSON_GetArrayItem(strikes, 1), "worker"));
         ck_assert_ptr_nonnull(strstr(farm_text(item, "reason"), "planted crash"));
     }
-    farm_wait_done(&farm, farm_submit(&farm, csv, "&classes=" CLASS "&seed=2"));
+    (void)farm_run(&farm, csv, "&classes=" CLASS "&seed=2");
     ck_assert_int_eq(quarantined(), n);
     ck_assert_int_eq(count(2, "crash"), 0);
     struct ran listed = moefarm(NULL, NULL, NULL);
@@ -106,8 +106,8 @@ MF_TEST(quarantines_and_revives)
     assert_says(lifted, " is no longer quarantined on " CLASS "; submit its shapes again");
     ck_assert_int_eq(quarantined(), n - 1);
     ck_assert_int_eq(moefarm("revive", kernel, "--class=" CLASS).code, 2);
-    /* a revived kernel runs again, fails again and returns to quarantine */
-    farm_wait_done(&farm, farm_submit(&farm, csv, "&classes=" CLASS "&seed=3"));
+    /* a revived kernel runs again, and is quarantined again */
+    (void)farm_run(&farm, csv, "&classes=" CLASS "&seed=3");
     ck_assert_int_eq(quarantined(), n);
     ck_assert_int_eq(count(3, "quarantined"), 1);
 }
@@ -139,7 +139,7 @@ MF_TEST(reports_faulty_kernels)
                        bad_steps[i].fault);
     (void)strncat(spec, "]}", sizeof(spec) - strlen(spec) - 1);
     start(spec);
-    farm_wait_done(&farm, farm_submit(&farm, csv, "&classes=" CLASS CAP));
+    (void)farm_run(&farm, csv, "&classes=" CLASS CAP);
     _cleanup_(cJSON_Deletep) cJSON *steps = farm_get(&farm, "/api/v1/tasks/1/steps?limit=1000");
     const cJSON *step;
     int met[MF_ARRAY_LEN(bad_steps)] = {0};
@@ -176,9 +176,7 @@ MF_TEST(records_provenance)
         {"class", CLASS}, {"routing", "zipf:1.2"}, {"search", "exhaustive"}, {"layout", "free"}};
     static const char *const nonempty[] = {"worker", "host", "model", "revision", "compiler", "version"};
     start("{}");
-    farm_wait_done(
-        &farm,
-        farm_submit(&farm, csv, "&classes=" CLASS "&routing=zipf:1.2&search=exhaustive&layout=free&seed=7"));
+    (void)farm_run(&farm, csv, "&classes=" CLASS "&routing=zipf:1.2&search=exhaustive&layout=free&seed=7");
     _cleanup_(cJSON_Deletep) cJSON *task = farm_get(&farm, "/api/v1/tasks/1");
     const cJSON *p = mf_json_object(mf_json_object(task, "config"), "provenance");
     ck_assert_ptr_nonnull(p);
@@ -229,7 +227,7 @@ MF_TEST(reports_regret)
     for (size_t i = 0; i < MF_ARRAY_LEN(regrets); i++) {
         char query[96];
         (void)snprintf(query, sizeof(query), "&classes=" CLASS "%s", regrets[i].query);
-        farm_wait_done(&farm, farm_submit(&farm, csv, query));
+        (void)farm_run(&farm, csv, query);
         _cleanup_(cJSON_Deletep) cJSON *task = farm_get(&farm, "/api/v1/tasks/%zu", i + 1);
         const cJSON *config = mf_json_object(task, "config"), *list = mf_json_array(config, "regret");
         int n = 0;
@@ -274,7 +272,7 @@ MF_TEST(races_topk)
     for (size_t i = 0; i < MF_ARRAY_LEN(k); i++) {
         char text[96];
         (void)snprintf(text, sizeof(text), "&classes=" CLASS "&topk=%d", k[i]);
-        farm_wait_done(&farm, farm_submit(&farm, csv, text));
+        (void)farm_run(&farm, csv, text);
         _cleanup_(cJSON_Deletep) cJSON *finalists =
             farm_get(&farm, "/api/v1/tasks/%zu/pipelines?limit=1000&finalists=1", i + 1);
         const cJSON *one;
@@ -317,8 +315,7 @@ static int count_steps(int task, const char *const ops[2], int *ret_both)
 /* Runs a batch of one task and returns the id of the task. */
 static int task_of_batch(const char *query)
 {
-    int batch = farm_submit(&farm, csv, query);
-    farm_wait_done(&farm, batch);
+    int batch = farm_run(&farm, csv, query);
     _cleanup_(cJSON_Deletep) cJSON *tasks = farm_get(&farm, "/api/v1/batches/%d/tasks", batch);
     return (int)farm_number(cJSON_GetArrayItem(mf_json_array(tasks, "items"), 0), "id");
 }
@@ -417,7 +414,7 @@ MF_TEST(replaces_a_slow_row, .rows = 3)
 {
     struct mf_buf baseline;
     start(_i ? "{\"pipeline_ms\":500}" : "{}");
-    farm_wait_done(&farm, farm_submit(&farm, csv, "&classes=" CLASS "&regret=none" FEW));
+    (void)farm_run(&farm, csv, "&classes=" CLASS "&regret=none" FEW);
     mf_buf_init(&baseline, 1u << 16);
     _cleanup_(mf_freep) char *first = farm_export(&farm, 1);
     write_baseline(first, 1.055, 4, &baseline);
@@ -458,7 +455,7 @@ MF_TEST(keeps_a_good_row)
 {
     struct mf_buf baseline;
     start("{}");
-    farm_wait_done(&farm, farm_submit(&farm, csv, "&classes=" CLASS "&regret=none"));
+    (void)farm_run(&farm, csv, "&classes=" CLASS "&regret=none");
     mf_buf_init(&baseline, 1u << 16);
     _cleanup_(mf_freep) char *table = farm_export(&farm, 1);
     write_baseline(table, 1.0001, 1.025, &baseline);

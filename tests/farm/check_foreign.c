@@ -34,8 +34,7 @@ static void start_farm(const char *command, const char *families)
 static int tune(const char *command, const char *families, const char *csv, const char *query)
 {
     start_farm(command, families);
-    int batch = farm_submit(&farm, csv, query);
-    farm_wait_done(&farm, batch);
+    int batch = farm_run(&farm, csv, query);
     return batch;
 }
 

@@ -75,8 +75,7 @@ static int tune(const char *families, const char *option, const char *value)
     const char *const args[] = {"--device", "cpu:0", "--families", families, option, value, NULL};
     farm_start_worker(&farm, 0, args);
     farm_wait_workers(&farm, 1);
-    int batch = farm_submit(&farm, FARM_CSV_HEAD FARM_CSV_SMALL, "");
-    farm_wait_done(&farm, batch);
+    int batch = farm_run(&farm, FARM_CSV_HEAD FARM_CSV_SMALL, "");
     return batch;
 }
 

@@ -108,8 +108,7 @@ MF_TEST(serves_classes_of_two_revisions)
     revision_of(0, old, sizeof(old));
     revision_of(1, new, sizeof(new));
     ck_assert_str_ne(old, new);
-    int batch = farm_submit(&farm, csv, "&classes=" OLD "," NEW);
-    farm_wait_done(&farm, batch);
+    int batch = farm_run(&farm, csv, "&classes=" OLD "," NEW);
     ck_assert_int_eq(tasks_are_of(batch, OLD, old), 2);
     ck_assert_int_eq(tasks_are_of(batch, NEW, new), 2);
     ck_assert_int_eq(rows_with(batch, "gfx942,", old), 2);
@@ -151,8 +150,7 @@ MF_TEST(batch_keeps_its_revision)
     revision_of(1, new, sizeof(new));
     ck_assert_str_ne(old, new);
     await_waiting(first, old);
-    int second = farm_submit(&farm, csv, "&classes=" OLD);
-    farm_wait_done(&farm, second);
+    int second = farm_run(&farm, csv, "&classes=" OLD);
     await_waiting(first, old);
     start_worker(0, OLD, 0);
     farm_wait_done(&farm, first);

@@ -240,7 +240,7 @@ static void stop_farm(void)
 }
 
 /* Returns the errno of the named attempt. The family reports it as the reason of a rejection. */
-static int attempt_result(const cJSON *list, const char *name)
+static int reported_result(const cJSON *list, const char *name)
 {
     const cJSON *item;
     cJSON_ArrayForEach (item, mf_json_array(list, "items")) {
@@ -271,18 +271,17 @@ MF_TEST(sandboxes_a_family, .rows = 2, .group = &farm_tests)
                                 NULL};
     farm_start_worker(&farm, 0, args);
     farm_wait_workers(&farm, 1);
-    int batch = farm_submit(&farm, FARM_CSV_HEAD FARM_CSV_SMALL, "");
-    farm_wait_done(&farm, batch);
+    (void)farm_run(&farm, FARM_CSV_HEAD FARM_CSV_SMALL, "");
     _cleanup_(cJSON_Deletep) cJSON *list = farm_get(&farm, "/api/v1/tasks/1/rejections?limit=1000");
     for (size_t i = 0; i < N_PRYINGS; i++) {
-        int error = attempt_result(list, attempts[i].name);
+        int error = reported_result(list, attempts[i].name);
         if (sandboxed && (!attempts[i].files || has_landlock()))
             ck_assert_msg(is_refusal(error), "%s: %s", attempts[i].name, strerror(error));
     }
     if (!sandboxed) {
-        ck_assert_int_eq(attempt_result(list, "tcp"), 0);
-        ck_assert_int_eq(attempt_result(list, "write"), 0);
-        ck_assert_int_eq(attempt_result(list, "shell"), 0);
+        ck_assert_int_eq(reported_result(list, "tcp"), 0);
+        ck_assert_int_eq(reported_result(list, "write"), 0);
+        ck_assert_int_eq(reported_result(list, "shell"), 0);
     }
     /* The farm completes the task, and the worker reports its sandbox. */
     _cleanup_(cJSON_Deletep) cJSON *task = farm_get(&farm, "/api/v1/tasks/1");

@@ -545,15 +545,15 @@ MF_TEST(omits_split_k)
     farm_start(&farm, 200);
     farm_start_worker(&farm, 0, (const char *const[]){"--device", "cpu:0", "--families", "tile", NULL});
     farm_wait_workers(&farm, 1);
-    farm_wait_done(&farm, farm_submit(&farm, csv, "&search=enumerate"));
+    (void)farm_run(&farm, csv, "&search=enumerate");
     int with = count_split_k(&farm, 1, "steps", NULL);
     ck_assert_int_gt(with, 0);
     ck_assert_int_eq(count_split_k(&farm, 1, "rejections", "(split_k)"), 0);
-    farm_wait_done(&farm, farm_submit(&farm, csv, "&search=enumerate&split_k=0"));
+    (void)farm_run(&farm, csv, "&search=enumerate&split_k=0");
     ck_assert_int_eq(count_split_k(&farm, 2, "rejections", "(split_k)"), with);
-    /* The option of one batch must not appear as a reason in another batch that shares the enumeration. */
-    farm_wait_done(&farm, farm_submit(&farm, csv, "&search=enumerate&no_fuse=gemm1%2Bact"));
-    farm_wait_done(&farm, farm_submit(&farm, csv, "&search=enumerate&split_k=0&seed=2"));
+    /* An option of one batch does not appear as a reason in others that share the enumeration. */
+    (void)farm_run(&farm, csv, "&search=enumerate&no_fuse=gemm1%2Bact");
+    (void)farm_run(&farm, csv, "&search=enumerate&split_k=0&seed=2");
     ck_assert_int_eq(count_split_k(&farm, 1, "rejections", "batch "), 0);
     ck_assert_int_eq(count_split_k(&farm, 2, "rejections", "is disabled for batch 2 (split_k)"), with);
     ck_assert_int_eq(count_split_k(&farm, 3, "rejections", "(split_k)"), 0);

@@ -344,7 +344,14 @@ void farm_wait_done(struct farm *f, int batch)
     ck_assert(!farm_wait_batch(f, batch, NULL, 0));
 }
 
-/* Checks that an exported table has no unusable row, no impossible time and no duplicate key. */
+int farm_run(struct farm *f, const char *csv, const char *query)
+{
+    int batch = farm_submit(f, csv, query);
+    farm_wait_done(f, batch);
+    return batch;
+}
+
+/* Checks that an exported table has no unusable rows, impossible times or duplicate keys. */
 static void check_table(const char *csv, size_t len)
 {
     _cleanup_(mf_table_freep) struct mf_table *t = NULL;

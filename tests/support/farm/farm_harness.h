@@ -84,6 +84,8 @@ bool farm_wait_batch(struct farm *f, int batch, const char *key, int n);
 /* Waits until n more steps of the batch are measured. Returns false if the batch is done before that. */
 bool farm_wait_more(struct farm *f, int batch, int n);
 void farm_wait_done(struct farm *f, int batch);
+/* Submits a CSV, waits until the batch is done, and returns its id. */
+int farm_run(struct farm *f, const char *csv, const char *query);
 /* Exports the table of a batch, with simulated rows, and checks that `moefarm csv check` finds no error in
  * it. The caller frees it. */
 char *farm_export(struct farm *f, int batch);
