@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/coverage/coverage_print.h"
 #include "cli/support/api.h"
-#include "cli/support/coverage_print.h"
 #include "cli/support/csv.h"
 #include "cli/support/file.h"
 #include "cli/support/model_arg.h"

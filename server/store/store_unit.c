@@ -6,8 +6,6 @@
 #include <errno.h>
 #include <string.h>
 
-MF_NAMES_DEFINE(mf_unit_kind, MF_UNIT_, MF_UNIT_KIND_MAP)
-
 int mf_store_unit_add(struct mf_store *s, const struct mf_unit_row *row, int64_t now_ms, int64_t *ret)
 {
     int r = mf_sql_run(

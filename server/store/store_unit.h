@@ -4,18 +4,10 @@
 #include "common/base/names.h"
 #include "common/moe/status.h"
 #include "common/moe/step.h"
+#include "common/moe/unit_kind.h"
 #include "server/farm/slot.h"
 #include "server/store/store.h"
 #include "server/store/store_batch.h"
-
-/* clang-format off */
-#define MF_UNIT_KIND_MAP(X, P)   \
-    X(P, ENUMERATE, "enumerate") \
-    X(P, PROBE, "probe")         \
-    X(P, RACE, "race")           \
-    X(P, COMPARE, "compare")
-/* clang-format on */
-MF_NAMES_DECLARE(mf_unit_kind, MF_UNIT_, MF_UNIT_KIND_MAP);
 
 struct mf_unit_row {
     int64_t id, task, class;

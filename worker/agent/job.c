@@ -7,8 +7,6 @@
 #include "common/base/clock.h"
 #include "common/base/text.h"
 
-MF_NAMES_DEFINE(mf_unit_kind, MF_UNIT_, MF_UNIT_KIND_MAP)
-
 bool mf_job_is_race(const struct mf_job *j)
 {
     return j->kind == MF_UNIT_RACE || j->kind == MF_UNIT_COMPARE;

@@ -16,15 +16,7 @@
 #include "common/base/names.h"
 #include "common/moe/status.h"
 #include "common/moe/step.h"
-
-/* clang-format off */
-#define MF_UNIT_KIND_MAP(X, P)   \
-    X(P, ENUMERATE, "enumerate") \
-    X(P, PROBE, "probe")         \
-    X(P, RACE, "race")           \
-    X(P, COMPARE, "compare")
-/* clang-format on */
-MF_NAMES_DECLARE(mf_unit_kind, MF_UNIT_, MF_UNIT_KIND_MAP);
+#include "common/moe/unit_kind.h"
 
 #define MF_JOB_ITEMS_MAX    65536
 #define MF_JOB_CHUNK_MAX    256 /* maximum steps or rejections per RESULT */

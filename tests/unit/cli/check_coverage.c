@@ -1,8 +1,8 @@
-/* cli/support/coverage.c and moefarm csv coverage: tests the token counts that a table serves under each set
+/* cli/coverage/coverage.c and moefarm csv coverage: tests the token counts that a table serves under each set
  * of rules, the near misses, and the output of the command. */
 #include <string.h>
 
-#include "cli/support/coverage.h"
+#include "cli/coverage/coverage.h"
 #include "common/base/buf.h"
 #include "common/base/cleanup.h"
 #include "support/mf_check.h"

@@ -1,4 +1,4 @@
-#include "cli/support/coverage_print.h"
+#include "cli/coverage/coverage_print.h"
 
 #include <inttypes.h>
 #include <string.h>

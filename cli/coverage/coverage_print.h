@@ -3,7 +3,7 @@
 
 #include <cjson/cJSON.h>
 
-#include "cli/support/coverage.h"
+#include "cli/coverage/coverage.h"
 #include "common/base/buf.h"
 #include "common/table/model.h"
 

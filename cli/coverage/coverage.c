@@ -1,4 +1,4 @@
-#include "cli/support/coverage.h"
+#include "cli/coverage/coverage.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "cli/support/coverage_print.h"
+#include "cli/coverage/coverage_print.h"
 #include "common/base/cleanup.h"
 #include "common/base/json.h"
 

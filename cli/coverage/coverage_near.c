@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/support/coverage.h"
+#include "cli/coverage/coverage.h"
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
 
