@@ -35,7 +35,7 @@ CREATE TABLE device_model (             -- a product (SKU) of a class; times are
 CREATE TABLE worker (
     id          INTEGER PRIMARY KEY,
     name        TEXT NOT NULL UNIQUE,
-    instance    TEXT NOT NULL,          -- random per process, so that a restart is recognised
+    instance    TEXT NOT NULL,          -- random per process, so that a restart is detected
     model       INTEGER NOT NULL REFERENCES device_model,
     host        TEXT NOT NULL,
     pid         INTEGER NOT NULL,
@@ -59,7 +59,8 @@ CREATE TABLE token (
     id          INTEGER PRIMARY KEY,
     role        TEXT NOT NULL CHECK (role IN ('read', 'submit', 'admin', 'worker')),
     name        TEXT NOT NULL,          -- name of the owner, for display
-    hash        BLOB NOT NULL UNIQUE CHECK (length(hash) = 32), -- of the secret; worker: of the public key
+    -- role worker: hash of the public key; other roles: hash of the secret
+    hash        BLOB NOT NULL UNIQUE CHECK (length(hash) = 32),
     created_ms  INTEGER NOT NULL,
     expires_ms  INTEGER NOT NULL,       -- 0: never
     used_ms     INTEGER,                -- role worker: time at which the token enrolled its only key
@@ -103,15 +104,16 @@ CREATE TABLE task (                     -- one shape of a batch on one device cl
     id          INTEGER PRIMARY KEY,
     batch       INTEGER NOT NULL REFERENCES batch,
     shape       INTEGER NOT NULL REFERENCES shape,
-    class       INTEGER REFERENCES device_class, -- NULL (only waiting): that of the first worker to join
+    -- NULL (only in state waiting): the class of the first worker to join
+    class       INTEGER REFERENCES device_class,
     -- waiting: no worker of the class with the batch's kernel revision is connected
     state       TEXT NOT NULL CHECK (state IN ('waiting', 'enumerating', 'probing', 'ranking', 'racing',
                                                'done', 'comparing', 'failed', 'cancelled')),
     reason      TEXT NOT NULL DEFAULT '', -- failed: why it failed; waiting: what it waits for
     enumeration INTEGER REFERENCES enumeration,
     model       INTEGER REFERENCES device_model, -- set by the first probe: one model per task
-    n_steps     INTEGER NOT NULL DEFAULT 0, -- steps to measure
-    n_measured  INTEGER NOT NULL DEFAULT 0, -- steps with a final result
+    n_steps     INTEGER NOT NULL DEFAULT 0, -- number of steps to measure
+    n_measured  INTEGER NOT NULL DEFAULT 0, -- number of steps with a deciding result
     ended_ms    INTEGER,
     worker      INTEGER,                -- shape_grouped: the only worker that may measure the task; NULL: any
     UNIQUE (batch, shape, class),
@@ -148,15 +150,16 @@ CREATE TABLE step (
     covers      TEXT NOT NULL,          -- ops that the step covers, "gather+gemm1+act"; "-" for a conversion
     block_m     INTEGER NOT NULL,       -- rows of a sorted block; 0: any
     flops       REAL NOT NULL,
-    bytes       REAL NOT NULL,          -- minimum traffic
+    bytes       REAL NOT NULL,          -- minimum memory traffic
     body        TEXT NOT NULL,          -- JSON of mf_step_print
     UNIQUE (enumeration, kernel)
 ) STRICT;
 
-CREATE TABLE rejection (                -- reason why a family does not offer a step, or a batch excludes it
+-- reason why a family does not offer a step, or why a batch excludes a step
+CREATE TABLE rejection (
     id          INTEGER PRIMARY KEY,
     enumeration INTEGER NOT NULL REFERENCES enumeration,
-    batch       INTEGER REFERENCES batch, -- NULL: holds for all batches
+    batch       INTEGER REFERENCES batch, -- NULL: the rejection holds for all batches
     family      TEXT NOT NULL,
     kernel      TEXT NOT NULL,          -- name or pattern
     rule        TEXT NOT NULL,
@@ -206,9 +209,9 @@ CREATE TABLE unit (
     -- Start tag of start-time fair queueing (server/farm/unit.c): among units of one priority the unit with
     -- the lowest tag goes first
     start_tag   INTEGER NOT NULL DEFAULT 0,
-    -- Of a ready unit: 1 if another unit of its task is leased. Maintained by the triggers below, so that an
-    -- idle worker finds a task without workers through unit_free, without scanning the units of all other
-    -- tasks.
+    -- For a ready unit: 1 if another unit of its task is leased. The triggers below maintain this column.
+    -- Through the index unit_free an idle worker then finds a task without workers, without scanning the
+    -- units of all other tasks.
     busy        INTEGER NOT NULL DEFAULT 0 CHECK (busy IN (0, 1))
 ) STRICT;
 CREATE INDEX unit_ready ON unit (state, class, priority DESC, start_tag, id);
@@ -221,14 +224,14 @@ WHEN new.state = 'ready' AND EXISTS (SELECT 1 FROM unit WHERE task = new.task AN
     UPDATE unit SET busy = 1 WHERE id = new.id;
 END;
 
--- When a task gets its first lease
+-- Runs when a task gets its first lease: marks its ready units as busy
 CREATE TRIGGER unit_leased AFTER UPDATE OF state ON unit
 WHEN new.state = 'leased' AND old.state <> 'leased'
     AND NOT EXISTS (SELECT 1 FROM unit WHERE task = new.task AND state = 'leased' AND id <> new.id) BEGIN
     UPDATE unit SET busy = 1 WHERE task = new.task AND state = 'ready' AND busy = 0;
 END;
 
--- When the last lease of a task ends, or a unit is released while its task has other leases
+-- Runs when the last lease of a task ends, or when a unit is released while its task has other leases
 CREATE TRIGGER unit_unleased AFTER UPDATE OF state ON unit
 WHEN old.state = 'leased' AND new.state <> 'leased'
     AND (new.state = 'ready'
@@ -255,7 +258,8 @@ CREATE TABLE result (
     err         REAL,                   -- mismatch ratio
     row_err     REAL,                   -- largest row error
     verified    INTEGER NOT NULL,
-    late        INTEGER NOT NULL CHECK (late IN (0, 1)), -- its lease had ended, so it decides nothing
+    -- 1: the lease had ended, so the result decides nothing
+    late        INTEGER NOT NULL CHECK (late IN (0, 1)),
     final       INTEGER NOT NULL CHECK (final IN (0, 1)), -- 1: decides its step or race
     samples     BLOB,                   -- little-endian float32, us
     -- JSON of members without a column: mode, canary, dropped_at, fresh, race
@@ -273,9 +277,9 @@ CREATE INDEX result_other ON result (task, step) WHERE final = 0;
 CREATE TABLE pace (
     batch       INTEGER NOT NULL REFERENCES batch,
     at_s        INTEGER NOT NULL,       -- result.at_ms / 1000 (clock of the worker)
-    measured    INTEGER NOT NULL,       -- steps that were decided
-    refused     INTEGER NOT NULL,       -- decided steps whose status is neither ok nor slow
-    raced       INTEGER NOT NULL,       -- pipelines with a deciding race result
+    measured    INTEGER NOT NULL,       -- number of steps that were decided
+    refused     INTEGER NOT NULL,       -- number of decided steps with a status other than ok and slow
+    raced       INTEGER NOT NULL,       -- number of pipelines with a deciding race result
     PRIMARY KEY (batch, at_s)
 ) STRICT, WITHOUT ROWID;
 
@@ -299,14 +303,14 @@ END;
 CREATE TABLE pipeline (
     id          INTEGER PRIMARY KEY,
     task        INTEGER NOT NULL REFERENCES task,
-    place       INTEGER NOT NULL,       -- rank by forecast within its weight layout, from 1
+    place       INTEGER NOT NULL,       -- rank by forecast among the pipelines of its weight layout, from 1
     steps       TEXT NOT NULL,          -- JSON array of step ids, in order
     structure   TEXT NOT NULL,          -- "sort | gather+gemm1+act | gemm2+weight+combine"
     block_m     INTEGER NOT NULL,
     layout      TEXT NOT NULL,          -- weight layouts: "w1=panel16 w2=panel16"
-    sum_us      REAL NOT NULL,          -- times of its steps plus one launch gap each
+    sum_us      REAL NOT NULL,          -- sum of its steps' times, plus one launch gap per step
     forecast_us REAL NOT NULL,          -- sum_us, corrected by structure_ratio
-    finalist    INTEGER NOT NULL CHECK (finalist IN (0, 1)), -- is raced
+    finalist    INTEGER NOT NULL CHECK (finalist IN (0, 1)), -- 1: the pipeline races
     UNIQUE (task, steps)
 ) STRICT;
 
@@ -322,14 +326,14 @@ CREATE TABLE layout_race (              -- winner of a task's race among the pip
 ) STRICT, WITHOUT ROWID;
 
 -- The weight layout of a layer model. If the forecasts of several layouts are statistically tied, the tasks
--- race over these layouts, and the races decide. Until they have ended, member `pending` of body is true and
--- layout is the first layout by forecast.
+-- race over these layouts, and the races decide. Until the races have ended, member `pending` of body is true
+-- and layout is the first layout by forecast.
 CREATE TABLE layout_choice (
     batch       INTEGER NOT NULL REFERENCES batch,
     class       INTEGER NOT NULL REFERENCES device_class,
     layer_model TEXT NOT NULL,
     layout      TEXT NOT NULL,
-    us          REAL NOT NULL,          -- total time over the token counts: of the races or forecasts
+    us          REAL NOT NULL,          -- total time over all token counts, from the races or the forecasts
     -- JSON: forecast and race sums of every layout, the gain of layout=free
     body        TEXT NOT NULL,
     PRIMARY KEY (batch, class, layer_model)
@@ -358,7 +362,7 @@ CREATE TABLE config (                   -- the winning pipeline of a task
 ) STRICT;
 CREATE INDEX config_key ON config (class, shape, at_ms);
 
--- Ratio of measured time to forecast time per pipeline structure, from batches that have ended
+-- Ratio of measured time to forecast of each pipeline structure, from batches that have ended
 CREATE TABLE structure_ratio (
     class       INTEGER NOT NULL REFERENCES device_class,
     structure   TEXT NOT NULL,
@@ -376,23 +380,23 @@ CREATE TABLE baseline_row (             -- deployed rows in the baseline of a ba
     shape       INTEGER NOT NULL REFERENCES shape,
     class       INTEGER NOT NULL REFERENCES device_class,
     pipeline    TEXT NOT NULL,          -- "family:step|family:step"; "": the row names no pipeline
-    us          REAL NOT NULL,          -- as in the baseline; not comparable with new measurements
+    us          REAL NOT NULL,          -- time in the baseline; not comparable with new measurements
     line        INTEGER NOT NULL,       -- line number in the baseline file
     PRIMARY KEY (batch, shape, class)
 ) STRICT, WITHOUT ROWID;
 
 -- Decision between a deployed row and the winner of a race, for batches with promote=improved.
--- pending ──comparisons──► promoted, kept or undecided. The task's config is the new row if promoted, and the
--- remeasured deployed row if kept. Exports leave out the config while the decision is pending, and if it is
--- undecided.
+-- pending ──comparisons──► promoted, kept or undecided. If promoted, the task's config is the new row; if
+-- kept, the config is the remeasured deployed row. Exports leave out the config while the decision is
+-- pending, and if the decision is undecided.
 CREATE TABLE promotion (
     task        INTEGER PRIMARY KEY REFERENCES task,
     known       TEXT NOT NULL,          -- deployed pipeline "family:step|family:step"; "": no pipeline
-    known_us    REAL,                   -- as deployed; NULL: no deployed row
+    known_us    REAL,                   -- time in the deployed row; NULL: no deployed row
     source      TEXT NOT NULL,          -- "line 7 of the baseline", "batch 3"; "": no deployed row
-    -- the deployed row as a pipeline of this task; NULL: not available
+    -- the deployed row as a pipeline of this task; NULL: the row is no pipeline of this task
     old         INTEGER REFERENCES pipeline,
-    -- The race's winner. NULL: undecided without a race, because the deployed row names no pipeline
+    -- The race's winner. NULL: there was no race, because the deployed row names no pipeline
     new         INTEGER REFERENCES pipeline CHECK (new IS NOT NULL OR decision = 'undecided'),
     new_us      REAL,
     least       REAL NOT NULL,          -- minimum improvement: 0.03 is three percent
@@ -411,7 +415,7 @@ CREATE TABLE comparison (               -- the deployed pipeline (old) against t
     low         REAL,                   -- confidence interval of new / old - 1 over the rounds
     mid         REAL,                   -- median of new / old - 1
     high        REAL,
-    n           INTEGER NOT NULL,       -- rounds in which both pipelines ran
+    n           INTEGER NOT NULL,       -- number of rounds in which both pipelines ran
     old_us      REAL,
     new_us      REAL,
     old_status  TEXT NOT NULL,
@@ -427,14 +431,15 @@ CREATE INDEX comparison_task ON comparison (task);
 CREATE TABLE release (                  -- a frozen export; never changed
     id          INTEGER PRIMARY KEY,
     name        TEXT NOT NULL UNIQUE,   -- a repeated request finds the release by its name
-    created_by  TEXT NOT NULL,          -- name of the access token; "": the farm needs none
+    created_by  TEXT NOT NULL,          -- name of the access token; "": the farm requires no token
     created_ms  INTEGER NOT NULL,
     filters     TEXT NOT NULL,          -- JSON: filters of the export
     sha256      TEXT NOT NULL CHECK (length(sha256) = 64), -- of csv
     manifest_sha256 TEXT NOT NULL CHECK (length(manifest_sha256) = 64),
     n_rows      INTEGER NOT NULL CHECK (n_rows > 0),
     n_left_out  INTEGER NOT NULL,       -- tasks without a row
-    -- The large columns are last, because hosts poll the hashes, and SQLite reads past columns before them
+    -- The large columns are last, because hosts poll the hashes, and SQLite must read all columns that come
+    -- before a requested column
     csv         BLOB NOT NULL,
     manifest    BLOB NOT NULL           -- JSON (docs/api.md)
 ) STRICT;
@@ -442,12 +447,13 @@ CREATE INDEX release_sha256 ON release (sha256);
 
 CREATE TABLE release_row (              -- origin of each row of a release
     release     INTEGER NOT NULL REFERENCES release,
-    row         INTEGER NOT NULL CHECK (row > 0), -- row number in the CSV, from 1 after the header
+    -- row number in the CSV; the first row after the header is 1
+    row         INTEGER NOT NULL CHECK (row > 0),
     key         TEXT NOT NULL,          -- the fourteen key values
-    us          REAL NOT NULL,          -- as in the table
+    us          REAL NOT NULL,          -- time in the table
     names       TEXT NOT NULL,          -- pipeline "family:step|…"
     config      INTEGER NOT NULL REFERENCES config,
-    task        INTEGER NOT NULL REFERENCES task, -- the farm keeps the task's raw samples
+    task        INTEGER NOT NULL REFERENCES task, -- the task; the farm keeps its raw samples
     pipeline    INTEGER NOT NULL REFERENCES pipeline,
     PRIMARY KEY (release, row),
     UNIQUE (release, key)
@@ -469,7 +475,7 @@ CREATE TABLE channel (                  -- a named pointer to the release that d
     name        TEXT NOT NULL UNIQUE,
     staged      INTEGER REFERENCES release,
     current     INTEGER REFERENCES release,      -- NULL: no release has been approved yet
-    approval    INTEGER REFERENCES channel_move, -- move that made this release current
+    approval    INTEGER REFERENCES channel_move, -- move that made the current release current
     created_ms  INTEGER NOT NULL
 ) STRICT;
 
@@ -477,7 +483,8 @@ CREATE TABLE channel_move (             -- history of a channel; rows never chan
     id          INTEGER PRIMARY KEY,
     channel     INTEGER NOT NULL REFERENCES channel,
     move        TEXT NOT NULL CHECK (move IN ('stage', 'approve', 'rollback', 'unstage')),
-    from_release INTEGER REFERENCES release,     -- before the move: staged (stage, unstage) or current
+    -- before the move: the staged release (stage, unstage) or the current release (approve, rollback)
+    from_release INTEGER REFERENCES release,
     to_release  INTEGER REFERENCES release CHECK ((to_release IS NULL) = (move = 'unstage')),
     -- approve: the previous approval, to which a rollback returns
     below       INTEGER REFERENCES channel_move,
@@ -498,8 +505,8 @@ CREATE TABLE miss (
     gfx         TEXT NOT NULL,          -- device class; the farm may have no worker of this class
     cu_num      INTEGER NOT NULL CHECK (cu_num > 0),
     row         TEXT NOT NULL,          -- the shape, as shape.row
-    count       INTEGER NOT NULL CHECK (count > 0), -- lookups
-    n_sources   INTEGER NOT NULL,       -- distinct sources
+    count       INTEGER NOT NULL CHECK (count > 0), -- number of lookups
+    n_sources   INTEGER NOT NULL,       -- number of distinct sources
     first_ms    INTEGER NOT NULL,
     last_ms     INTEGER NOT NULL,
     -- weight layouts in the latest report, "w1=row w2=row"; "": not reported
@@ -508,7 +515,7 @@ CREATE TABLE miss (
 ) STRICT;
 CREATE INDEX miss_count ON miss (count DESC, id);
 
-CREATE TABLE miss_source (              -- hosts that reported a miss; their number is limited
+CREATE TABLE miss_source (              -- hosts that reported a miss; the number per miss is limited
     miss        INTEGER NOT NULL REFERENCES miss ON DELETE CASCADE,
     source      TEXT NOT NULL,
     PRIMARY KEY (miss, source)
@@ -526,7 +533,7 @@ CREATE TABLE miss_report (              -- the latest reports, so that a repeate
 
 CREATE TABLE event (                    -- server-sent events; id is the Last-Event-ID
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
-    batch       INTEGER,                -- NULL: concerns the whole farm
+    batch       INTEGER,                -- NULL: the event concerns the whole farm
     -- batch, task, config, worker, failure, quarantine, promotion, release, channel
     kind        TEXT NOT NULL,
     body        TEXT NOT NULL,          -- JSON

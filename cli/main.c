@@ -107,7 +107,8 @@ int main(int argc, char **argv)
     mf_cli_common(&cli, opts);
     cli.to_terminal = isatty(STDOUT_FILENO);
     cli.utf8 = locale_is_utf8();
-    /* A closed output pipe becomes a write error. The signal could kill the program during a merge. */
+    /* Ignore SIGPIPE, so that writing to a closed pipe returns an error. The signal could otherwise kill the
+     * program during a merge. */
     (void)signal(SIGPIPE, SIG_IGN);
 
     if (argc > 1 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))) {

@@ -1,18 +1,18 @@
 # Options, dependencies, and the functions that build every component of moefarm.
 #
 # mf_add_layer(NAME USES layers… LINK …)
-#     A static library. Its include roots contain only its own folder and the folders of the layers below it,
+#     Adds a static library. Its include roots contain only its own folder and the folders of lower layers,
 #     so that an include of a higher layer does not compile.
 # mf_sources(LAYER files…)
 #     Adds files of the calling folder to a layer.
 # mf_add_program(NAME USES layers…)
-#     A program from main.c that uses jemalloc.
+#     Adds a program that is built from main.c and uses jemalloc.
 # mf_add_test(NAME USES layers… [SOURCES …] [OPTIONAL] [DRAWS] [LABELS …])
-#     An executable from NAME.c and its ctest entry. SOURCES: more files, relative to tests/. OPTIONAL: a
+#     Adds an executable from NAME.c and its ctest entry. SOURCES: more files, relative to tests/. OPTIONAL: a
 #     second entry runs the cases that may be skipped (tests/support/mf_check.h). DRAWS: the test runs a
 #     random part of its cases; a second entry NAME_all with label long runs all (tests/support/mf_draw.h).
 # mf_add_fuzz(NAME USES layers… [SOURCES …] PARSES files…)
-#     A fuzz target from tests/fuzz/NAME.c. A test runs it on the inputs saved in tests/fuzz/NAME/. SOURCES:
+#     Adds a fuzz target from tests/fuzz/NAME.c. A test runs it on the inputs in tests/fuzz/NAME/. SOURCES:
 #     files of layers that are not in USES. PARSES: files that the saved inputs must cover (scripts/fuzz.sh).
 
 set(MF_SANITIZE "" CACHE STRING "sanitizers, separated by ';': address;undefined or thread")
@@ -29,7 +29,7 @@ pkg_check_modules(MHD REQUIRED IMPORTED_TARGET libmicrohttpd)
 pkg_check_modules(SQLITE REQUIRED IMPORTED_TARGET sqlite3)
 pkg_check_modules(JEMALLOC REQUIRED IMPORTED_TARGET jemalloc)
 pkg_check_modules(CHECK REQUIRED IMPORTED_TARGET check)
-# oneDNN's own CMake package would need Debian's OpenCL development package.
+# Do not use oneDNN's CMake package, because it needs Debian's OpenCL development package.
 find_path(DNNL_INCLUDE_DIR dnnl.h REQUIRED)
 find_library(DNNL_LIBRARY dnnl REQUIRED)
 add_library(DNNL::dnnl UNKNOWN IMPORTED)
@@ -81,7 +81,7 @@ function(mf_sources layer)
     target_sources(mf_${layer} PRIVATE ${ARGN})
 endfunction()
 
-# Compiles files of the calling folder with flags of their own.
+# Compiles the given files of the calling folder with additional flags.
 function(mf_compile_flags layer flags)
     set_source_files_properties(${ARGN} TARGET_DIRECTORY mf_${layer} PROPERTIES COMPILE_OPTIONS "${flags}")
 endfunction()
@@ -145,7 +145,7 @@ function(mf_add_test name)
     if(NOT ARG_TIMEOUT)
         set(ARG_TIMEOUT 120)
     endif()
-    # Sanitizers slow programs down, so time limits are multiplied; libcheck multiplies its own.
+    # Sanitizers slow programs down, so ctest's time limits are multiplied. libcheck multiplies its own.
     set(slower 1)
     if(MF_SANITIZE)
         set(slower 10)

@@ -112,7 +112,7 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
         .gives = {tensor_spec(MF_TENSOR_Y, MF_FORMAT_BF16, "token")},
         .workspace_bytes = (uint64_t)(2 * s->model_dim + s->inter_dim) * sizeof(float),
         .flops = 6.0 * (double)s->token * s->topk * s->model_dim * s->inter_dim,
-        .bytes = 6.0 * s->model_dim * s->inter_dim, /* at least one expert's weights */
+        .bytes = 6.0 * s->model_dim * s->inter_dim, /* lower bound: the weights of one expert */
     };
     return offer->step(offer, &step);
 }

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""A foreign runner: one step that computes a whole bf16 MoE layer in plain Python, standard library only.
+"""A foreign runner with one step: a whole bf16 MoE layer in plain Python, with the standard library only.
 
     moefarm-worker --device cpu:0 --runner "python3 examples/python_runner.py" …
 
 The farm creates the data, verifies the output by the same gates as for any other candidate, and times the
-step (docs/protocol.md). Replace `layer` by a call into your framework to compare its kernels with all
-others."""
+step (docs/protocol.md). Replace `layer` by a call into your framework to compare the framework's kernels
+with all other candidates."""
 import array, json, math, mmap, os, socket
 from operator import mul
 
@@ -21,7 +21,7 @@ def floats(bf16):
 
 
 def bfloat16(values):
-    """Rounds float32 to bfloat16: to nearest, ties to even."""
+    """Rounds float32 to the nearest bfloat16, ties to even."""
     bits = array.array("I", array.array("f", values).tobytes())
     return array.array("H", ((b + 0x7FFF + (b >> 16 & 1)) >> 16 for b in bits))
 

@@ -3,7 +3,8 @@
 
 #include "fmoe/private.h"
 
-/* CPU devices of a process share one thread pool (kernels/core/device.h). */
+/* All CPU devices of a process share one thread pool (kernels/core/device.h), so only one call can run at a
+ * time. */
 static atomic_flag cpu_is_used = ATOMIC_FLAG_INIT;
 
 static struct mf_tensor_ref ref_of(const void *const part[3])

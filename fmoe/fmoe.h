@@ -6,22 +6,23 @@
  *   fmoe_reload      replaces the tables while calls continue
  *
  * Look-up: the bucket of a call is its token count rounded up to a power of two. From 32769 to 131071 tokens
- * the bucket is 32768; from 131072 on it is 131072, or 32768 if the table has no row for 131072. The key also
- * includes the activation function, the data type of the activations and, under expert parallelism, the
- * number of local experts. A call whose bucket has no row is a miss. libfmoe serves it with the fallback that
- * fmoe_served names, counts it, and can report it to a moefarm coordinator. Malformed and ambiguous rows are
- * rejected when the table is read, with file and line, and never during a call.
+ * the bucket is 32768. From 131072 tokens on, the bucket is 131072, or 32768 if the table has no row for
+ * 131072. The key also includes the activation function, the data type of the activations and, under expert
+ * parallelism, the number of local experts. A call whose bucket has no row is a miss. libfmoe serves a miss
+ * with the fallback that fmoe_served names, counts the miss, and can report it to a moefarm coordinator.
+ * Malformed and ambiguous rows are rejected when the table is read, and never during a call. The error
+ * message names the file and the line.
  *
  * A call allocates no memory, takes no lock, opens no file and does not wait for the device. On a GPU it can
- * be captured in a graph and replayed with other routing in the same buffers. On the CPU a call wakes
- * sleeping threads, and oneDNN (family onednn) allocates memory.
+ * be captured in a graph and replayed with other routing in the same buffers. Two exceptions apply on the
+ * CPU: a call wakes sleeping threads, and oneDNN (family onednn) allocates memory.
  *
  * Threads: a handle and its layers serve one call at a time. Open one handle per concurrent stream.
  * fmoe_reload, fmoe_drop_old, fmoe_rows, fmoe_served, fmoe_misses and fmoe_report_* may run in other threads
- * during calls. These functions block each other; a reload blocks the others while it compiles.
+ * during calls. These functions block each other, so a reload blocks the other functions while it compiles.
  * fmoe_layer_open and fmoe_layer_close must not run during a call. On the CPU all handles of a process share
  * one thread pool, so the process can run one call at a time; a concurrent call fails with -EBUSY. On a GPU,
- * functions make the handle's device current in the calling thread.
+ * functions make the handle's device the current device of the calling thread.
  *
  * Functions that return int return 0 or a negative errno. Functions with a parameter of type struct
  * fmoe_error also write a message to it; the parameter may be NULL. */
@@ -52,22 +53,23 @@ struct fmoe_error {
 /* ---- a handle ---- */
 
 /* device: "cpu:0", "hip:amd:0" or "hip:nvidia:0", as listed by `moefarm-worker --list-devices`. A GPU is used
- * through its primary context. tables: n files exported for consumer moefarm; with n = 0 every call is a
- * miss.
+ * through its primary context. tables: paths of n files exported for consumer moefarm; with n = 0 every call
+ * is a miss.
  *
  * -EBADMSG: a row is malformed, or uses a kernel family that this build lacks; a row has this device's class
- * but belongs to another kind of device; two rows have the same key; or no row is for this device's class.
- * -ENOENT and other errors: a file cannot be read. On NVIDIA sm_90 the function launches a short kernel on
- * the default stream and waits for it: do not call it during stream capture. */
+ * but belongs to another kind of device; two rows have the same key; or the tables have no row for this
+ * device's class. -ENOENT and other errors: a file cannot be read. On NVIDIA sm_90 the function launches a
+ * short kernel on the default stream and waits for the kernel, so do not call the function during stream
+ * capture. */
 int fmoe_open(const char *device, const char *const *tables, size_t n, struct fmoe_error *error,
               struct fmoe **ret);
 /* Waits for the device, stops the reporter and closes the remaining layers. f may be NULL. */
 void fmoe_close(struct fmoe *f);
 
 /* Replaces all tables, or none on error. Chooses, compiles and loads the kernels of every open layer first,
- * then switches each layer. Calls that begin after fmoe_reload returns use the new tables. Errors as for
- * fmoe_open and fmoe_layer_open; also -EXDEV: a row needs another weight layout than the layer has, or more
- * workspace than the layer was opened with. Old plans stay loaded so that captured graphs can still be
+ * then switches each layer. Calls that begin after fmoe_reload returns use the new tables. Returns the errors
+ * of fmoe_open and fmoe_layer_open, and -EXDEV if a row needs another weight layout than the layer has, or
+ * more workspace than the layer was opened with. Old plans stay loaded so that captured graphs can still be
  * replayed: see fmoe_drop_old. */
 int fmoe_reload(struct fmoe *f, const char *const *tables, size_t n, struct fmoe_error *error);
 /* Frees the plans that reloads replaced. Call it when no graph captured before the last reload will be
@@ -79,9 +81,10 @@ int fmoe_drop_old(struct fmoe *f);
  * (H100 and H200). Rows tuned on another model of the class are used, but their times were measured on that
  * other model, and other kernels may be faster on this device. */
 struct fmoe_rows {
-    size_t n, n_other_model; /* n_other_model: rows tuned on another device model */
-    char model[96];          /* device model of this handle */
-    char other_model[96];    /* model of the first row tuned on another device model; "" if there is none */
+    /* n: number of rows; n_other_model: number of rows tuned on another device model */
+    size_t n, n_other_model;
+    char model[96];       /* device model of this handle */
+    char other_model[96]; /* model of the first row tuned on another device model; "" if there is none */
 };
 void fmoe_rows(struct fmoe *f, struct fmoe_rows *ret);
 
@@ -103,20 +106,21 @@ struct fmoe_layer_model {
     /* Workspace that calls may use after later reloads, in bytes; 0: the requirement of the current tables.
      */
     size_t workspace_bytes;
-    /* Layouts in which w1 and w2 are already stored ("row"). NULL selects the layout of the table's rows, or
-     * "row" if the table has no row for this layer. */
+    /* Layouts in which the caller already stores w1 and w2, for example "row". NULL selects the layout of the
+     * table's rows, or "row" if the table has no row for this layer. */
     const char *w1_layout, *w2_layout;
 };
 
 /* -EINVAL: a member is invalid, or this build has no kernels for the layer. -EXDEV: the tables need two
- * layouts for one weight, or another layout than the given one. -ENOTSUP: a kernel fails to compile or to
- * load. */
+ * layouts for one weight, or a layout other than the given w1_layout or w2_layout. -ENOTSUP: a kernel fails
+ * to compile or to load. */
 int fmoe_layer_open(struct fmoe *f, const struct fmoe_layer_model *model, struct fmoe_error *error,
                     struct fmoe_layer **ret);
 /* Waits for the device; do not call it during stream capture on the device. l may be NULL. */
 void fmoe_layer_close(struct fmoe_layer *l);
 
-/* Workspace for calls of up to max_tokens, in bytes. Constant while the layer is open. */
+/* Returns the workspace size for calls of up to max_tokens, in bytes. The size is constant while the layer is
+ * open. */
 size_t fmoe_workspace_bytes(const struct fmoe_layer *l);
 
 /* Storage of weight 1 or 2 as fmoe_run expects it: elements of all experts, then, if the format has them,
@@ -127,7 +131,7 @@ struct fmoe_weight {
 };
 int fmoe_layer_weight(const struct fmoe_layer *l, int which, struct fmoe_weight *ret);
 /* Converts weight `which` (1 or 2) from layout "row" to the layer's layout, in host memory. The experts keep
- * their order; from and to must not overlap. */
+ * their order. The buffers of `from` and `to` must not overlap. */
 int fmoe_layer_pack(const struct fmoe_layer *l, int which, const void *const from[3], void *const to[3]);
 
 /* Kernels that currently serve a given token count. */
@@ -136,10 +140,10 @@ struct fmoe_served {
     int64_t bucket;      /* bucket of the token count */
     double us;           /* time of the row in microseconds; 0 without a row */
     char table[256];     /* file of the row, or of the row used as a fallback; "" if no row is used */
-    int64_t line;        /* line of that row */
+    int64_t line;        /* line of that row in the file */
     char pipeline[1024]; /* "family:step|family:step", truncated if longer */
 };
-/* -EINVAL: tokens is outside 1 to max_tokens. */
+/* Returns -EINVAL if `tokens` is less than 1 or more than max_tokens. */
 int fmoe_served(struct fmoe_layer *l, int64_t tokens, struct fmoe_served *ret);
 
 /* ---- a call ---- */
@@ -147,7 +151,7 @@ int fmoe_served(struct fmoe_layer *l, int64_t tokens, struct fmoe_served *ret);
 struct fmoe_call {
     int64_t tokens;
     const void *x; /* bf16 [tokens, model_dim] */
-    /* [tokens, topk], global expert ids; -1 and experts that are not local contribute nothing */
+    /* [tokens, topk], global expert ids; an id of -1 or of an expert that is not local contributes nothing */
     const int32_t *ids;
     const float *weights;      /* [tokens, topk] */
     const void *w1[3], *w2[3]; /* elements, scales, factor: see fmoe_layer_weight */
@@ -167,26 +171,28 @@ struct fmoe_call {
 int fmoe_remap_ids(const struct fmoe_layer *l, const int32_t *expert_map, int64_t tokens, const int32_t *ids,
                    int32_t *to, struct fmoe_error *error);
 
-/* Runs the layer. All pointers are device pointers. -EINVAL: tokens is outside 1 to max_tokens, or the
- * workspace is too small or misaligned. -EBUSY: see Threads above. -ECANCELED: the stream capture was
+/* Runs the layer. All pointers are device pointers. -EINVAL: `tokens` is less than 1 or more than max_tokens,
+ * or the workspace is too small or misaligned. -EBUSY: see Threads above. -ECANCELED: the stream capture was
  * invalidated. -EIO: the device has failed permanently. */
 int fmoe_run(struct fmoe_layer *l, const struct fmoe_call *call);
 
 /* ---- misses ---- */
 
-/* Number of calls without a row, over all layers. A captured call counts once, not per graph replay. */
+/* Returns the number of calls without a row, over all layers. A captured call is counted once, and replays of
+ * its graph are not counted. */
 uint64_t fmoe_n_misses(const struct fmoe *f);
 /* Returns the misses that no previous call has returned, as the JSON body of POST /api/v1/misses. The caller
  * frees *ret; it is NULL if there are no misses. source: name of the reporting process; NULL: "host/pid". */
 int fmoe_misses(struct fmoe *f, const char *source, char **ret);
 
 /* Starts a thread that reports misses to a coordinator every `seconds` seconds (1 to 86400). A failed report
- * is retried with the same idempotency key, so it is counted once; a refused report is dropped. Calls never
- * wait for the thread. url: "http://farm:8080". token_file: file with the access token; NULL for a
- * coordinator on loopback. -EALREADY: the thread is running. */
+ * is retried with the same idempotency key, so the coordinator counts its misses once. A refused report is
+ * dropped. Calls never wait for the thread. url: "http://farm:8080". token_file: file with the access token;
+ * NULL for a coordinator on loopback. -EALREADY: the thread is running. */
 int fmoe_report_start(struct fmoe *f, const char *url, const char *token_file, int64_t seconds,
                       struct fmoe_error *error);
-/* Stops the thread after a last report, within 20 seconds. Skips that report if the previous one failed. */
+/* Sends a last report and stops the thread, within 20 seconds. Skips the last report if the previous report
+ * failed. */
 void fmoe_report_stop(struct fmoe *f);
 struct fmoe_reported {
     uint64_t sent, failed, refused; /* number of reports */

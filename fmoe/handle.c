@@ -68,7 +68,7 @@ void fmoe_close(struct fmoe *f)
     while (f->layers) {
         struct fmoe_layer *l = f->layers;
         for (int i = 0; i < FMOE_BUCKETS; i++)
-            l->reported[i] = atomic_load(&l->misses[i]); /* discards unreported misses */
+            l->reported[i] = atomic_load(&l->misses[i]); /* misses that were not reported yet are discarded */
         if (l->closed)
             fmoe_layer_free_if_reported(l);
         else

@@ -143,8 +143,8 @@ void fmoe_layer_close(struct fmoe_layer *l)
     busy = f->device->ops->sync(f->device) == -EBUSY;
     (void)pthread_mutex_lock(&f->lock);
     now = atomic_exchange(&l->now, NULL);
-    /* During a capture the device cannot be synchronised. Calls may still be in a stream, so their code is
-     * never unloaded. */
+    /* The device cannot be synchronised during a capture, so calls of this layer may still be queued in a
+     * stream. The code of these calls is then never unloaded. */
     if (!busy) {
         (void)fmoe_plans_free(now);
         l->old = fmoe_plans_free(l->old);

@@ -35,7 +35,7 @@ static int add_miss(cJSON *misses, const struct fmoe_layer *l, int index, uint64
     return cJSON_AddNumberToObject(item, "count", (double)count) ? 0 : -ENOMEM;
 }
 
-/* Adds the unreported misses. Calls continue to count meanwhile. */
+/* Adds the unreported misses to the array. Calls that run at the same time continue to count misses. */
 static int add_unreported(struct fmoe *f, cJSON *misses)
 {
     int r = 0, n = 0;

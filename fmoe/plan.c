@@ -174,8 +174,8 @@ static int open_plan(struct fmoe *f, struct fmoe_layer *l, int index, bool layou
     return r;
 }
 
-/* Replaces a fallback plan, whose row has another shape and does not open, by the estimated pipeline. The
- * table is valid, so this is not an error. */
+/* Opens the estimated pipeline in place of a fallback plan that does not open. The row of a fallback plan has
+ * another shape, so the table is valid and this is not an error. */
 static int open_estimate(struct fmoe *f, struct fmoe_layer *l, int index, bool layout_given[2],
                          struct fmoe_error *error, struct plan *p)
 {

@@ -31,12 +31,12 @@ struct plans {
 struct fmoe_layer {
     struct fmoe *f;
     struct fmoe_layer *next;
-    struct mf_shape shape; /* token is unused */
+    struct mf_shape shape; /* its member `token` is unused */
     int64_t max_tokens;
     struct mf_tensor_spec weight[2];
     size_t workspace;
     /* Hazard pointer: a call stores the plans it uses in `busy` and re-reads `now`. Plans are freed only when
-     * they are not busy. */
+     * `busy` does not point to them. */
     _Atomic(struct plans *) now, busy;
     struct plans *old;
     _Atomic uint64_t misses[FMOE_BUCKETS];
@@ -52,16 +52,17 @@ struct fmoe {
     /* protects the members below, and `old` and `reported` of each layer; calls do not take this lock */
     pthread_mutex_t lock;
     struct mf_fmoe *table;
-    struct fmoe_layer *layers;     /* includes closed layers with unreported misses */
-    _Atomic uint64_t misses;       /* number of misses of all calls */
-    pthread_mutex_t reporter_lock; /* protects `reporter`; the reporter's thread takes `lock` */
-    struct reporter *reporter;     /* NULL: none */
+    struct fmoe_layer *layers; /* includes closed layers with unreported misses */
+    _Atomic uint64_t misses;   /* number of misses of all calls */
+    /* protects `reporter`; the reporter's thread takes `lock`, but not this lock */
+    pthread_mutex_t reporter_lock;
+    struct reporter *reporter; /* NULL: no reporter is running */
 };
 
 /* Formats the message into error (may be NULL) and returns r. */
 __attribute__((format(printf, 3, 4))) int fmoe_fail(struct fmoe_error *error, int r, const char *format, ...);
 
-/* w: index into fmoe_layer.weight. */
+/* Returns the tensor of weight w (index into fmoe_layer.weight). */
 static inline enum mf_tensor fmoe_weight_tensor(int w)
 {
     return w == 0 ? MF_TENSOR_W1 : MF_TENSOR_W2;
@@ -76,7 +77,7 @@ static inline int64_t fmoe_bucket_at(int index)
 }
 
 /* Chooses, compiles and opens the plans of a layer. For each weight with layout_given[i] false, sets
- * l->weight[i] to the layout that the table needs, and layout_given[i] to true. Errors as for
+ * l->weight[i] to the layout that the table needs, and layout_given[i] to true. Returns the errors of
  * fmoe_layer_open. *ret_workspace: bytes that the plans need. */
 int fmoe_plans_make(struct fmoe *f, const struct mf_fmoe *table, struct fmoe_layer *l, bool layout_given[2],
                     struct fmoe_error *error, struct plans **ret, size_t *ret_workspace);

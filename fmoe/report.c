@@ -13,7 +13,7 @@
 #include "fmoe/private.h"
 
 #define SECONDS_MAX 86400
-#define REQUEST_MS  10000 /* stopping the reporter waits for one request or two */
+#define REQUEST_MS  10000 /* timeout of a request; stopping the reporter waits for one or two requests */
 
 struct reporter {
     struct fmoe *f;
@@ -104,7 +104,7 @@ static void *run(void *context)
 
     while (!wait_interval(r))
         last = report(r);
-    if (last != RETRY) /* do not wait again for an unreachable coordinator */
+    if (last != RETRY) /* skip the last report if the coordinator was unreachable, to avoid another wait */
         (void)report(r);
     return NULL;
 }
@@ -154,7 +154,7 @@ static int start(struct fmoe *f, const char *url, const char *token_file, int64_
     (void)pthread_cond_init(&r->wake, &attr);
     (void)pthread_condattr_destroy(&attr);
     (void)pthread_mutex_init(&r->lock, NULL);
-    /* block signals in the new thread, because they are for the program's own threads */
+    /* block signals in the new thread, so that the program's own threads handle them */
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     e = -pthread_create(&r->thread, NULL, run, r);

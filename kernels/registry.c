@@ -75,13 +75,13 @@ int mf_offer_ignore_rejection(struct mf_offer *o, const char *family, const char
     return 0;
 }
 
-/* Class names of CPUs start with "cpu-". */
+/* Returns the device kind: "sim", "cpu" or "hip". The class names of CPUs begin with "cpu-". */
 static const char *kind_of(const struct mf_device_info *device)
 {
     return device->simulated ? "sim" : strncmp(device->class.gfx, "cpu-", 4) == 0 ? "cpu" : "hip";
 }
 
-/* Wraps the caller's offer callbacks. */
+/* Filters the offers and rejections of a family, then passes them to the caller's callbacks. */
 struct filter {
     /* must be the first member, because the callbacks cast its address to this struct */
     struct mf_offer offer;

@@ -1,7 +1,7 @@
 # The kernel revision. Results of two builds are compared only if both have the same revision. It is a hash of
 # the code of every C, header and HIP file below kernels/. Comments, white space, #include lines, file names
-# and folders do not count; messages in string literals do. CMake computes it again when a file changes or a
-# new file appears.
+# and folders do not affect the hash, but messages in string literals do. CMake computes the hash again when a
+# file changes or a new file appears.
 file(GLOB_RECURSE mf_kernel_files CONFIGURE_DEPENDS
     ${CMAKE_CURRENT_SOURCE_DIR}/*.c ${CMAKE_CURRENT_SOURCE_DIR}/*.h ${CMAKE_CURRENT_SOURCE_DIR}/*.hip)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${mf_kernel_files})

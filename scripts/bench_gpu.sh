@@ -1,10 +1,10 @@
 #!/bin/bash
 # Tunes the shapes of examples/h200.csv on one GPU, through a coordinator and a worker on loopback. Prints a
-# table: token count, floor, the winner's end-to-end time, the time of its GEMMs, its name. The floor is the
-# larger of bytes over read bandwidth and FLOPs over peak, as the worker measured them on this device. Then
-# prints the share of wall time spent timing and verifying.
+# table: token count, floor, and the winner's end-to-end time, GEMM time and name. The floor is the larger of
+# two times: bytes divided by read bandwidth, and FLOPs divided by peak rate, both as the worker measured them
+# on this device. Then prints the share of wall time that was spent on timing and verification.
 #
-# The state folder keeps all results, so the same command continues where the last one stopped, or prints the
+# The state folder keeps all results, so the same command continues where the last run stopped, or prints the
 # table again. Exit status: 0: all shapes are tuned; 75: tasks are left, run the command again; 1: a step
 # failed. Needs bash, coreutils, and the programs moefarmd, moefarm-worker, moefarm, moefarm-compile and
 # moefarm-hip-*.so. These are in a build, or in one folder (--bin) with their shared libraries in the same
@@ -113,7 +113,7 @@ is_picked() {
     return 1
 }
 
-# One file and one batch per layer. Layers that come first in the file get the higher priority.
+# Create one file and one batch per layer. Layers that come earlier in the file get a higher priority.
 declare -A rows=() priorities=()
 order=()
 header=

@@ -12,11 +12,11 @@ import subprocess
 
 SOURCE = (".c", ".h", ".hip", ".cc", ".py", ".js", ".mjs", ".sql", ".sh", ".cmake")
 COLUMNS = 110
-BLOCK = 6  # lines that two places must share to count as repeated
+BLOCK = 6  # minimum number of equal lines in a repeated block
 
 
 def tracked() -> list[str]:
-    """Source files that people read, as paths from the top of the checkout."""
+    """Returns the source files that people read, as paths from the top of the checkout."""
     listed = subprocess.run(["git", "ls-files"], check=True, stdout=subprocess.PIPE, text=True)
     files = listed.stdout.split("\n")
     skipped = re.compile(r"^tests/data/|^tests/fuzz/fuzz_[a-z]+/|/vendor/")
@@ -24,7 +24,7 @@ def tracked() -> list[str]:
 
 
 def function_lengths(text: str) -> list[int]:
-    """Lines of each function body: from a line with only "{" to the next line with only "}"."""
+    """Returns the number of lines in each function body, between lines with only "{" and only "}"."""
     lengths, start = [], None
     for number, line in enumerate(text.split("\n")):
         if line == "{":
@@ -36,7 +36,7 @@ def function_lengths(text: str) -> list[int]:
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Strongly connected components of two and more modules (Tarjan)."""
+    """Returns the strongly connected components with two or more modules (Tarjan)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -81,7 +81,7 @@ def includes(files: list[str]) -> dict[str, set[str]]:
 
 
 def repeated(files: list[str]) -> int:
-    """Number of blocks of lines that occur at more than one place. A longer block counts once."""
+    """Returns the number of blocks of lines that occur in several places. A longer block counts once."""
     seen: dict[tuple[str, ...], tuple[str, int]] = {}
     count = 0
     for f in files:

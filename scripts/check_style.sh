@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 COLUMNS_MAX=110
 SUBJECT_MAX=72
 LINES_MAX=900
-# The rule for commit subjects applies to commits after this commit.
+# The rule for commit subjects applies only to commits after this one.
 SUBJECTS_SINCE=966a053ba800c53c270178d4a62b71e1c1682ec4
 
 mapfile -t sources < <(find common cli fmoe kernels measure server tests worker -name '*.[ch]' -type f | sort)
@@ -71,7 +71,7 @@ check_layout() {
     local hits header lines file
     refuse "tabs in C source" $'\t' "${sources[@]}"
     refuse "trailing white space" '[ '$'\t'']+$' $(printf '%s\n' "${texts[@]}" | grep -v '\.md$')
-    # continuation bytes of UTF-8 do not count
+    # Count characters, not bytes: remove the continuation bytes of UTF-8
     hits=$(LC_ALL=C awk -v most=$COLUMNS_MAX '{ line = $0; gsub(/[\200-\277]/, "", line) }
         length(line) > most { print FILENAME ":" FNR ": " length(line) " columns" }' "${spoken[@]}")
     [ -z "$hits" ] || report "a line has at most $COLUMNS_MAX columns" "$hits"
@@ -81,7 +81,7 @@ check_layout() {
         fi
     done < <(wc -l "${sources[@]}")
     for header in $(printf '%s\n' "${sources[@]}" | grep '\.h$' | grep -v '\.inc\.h$'); do
-        [ "$header" != fmoe/fmoe.h ] || continue # has an include guard, because any compiler may include it
+        [ "$header" != fmoe/fmoe.h ] || continue # this header has an include guard for other compilers
         grep -q '^#pragma once' "$header" || report "a header begins with #pragma once" "$header"
     done
 }
@@ -120,7 +120,7 @@ check_language() {
 
 check_subjects() {
     local hits
-    git cat-file -e "$SUBJECTS_SINCE" 2>/dev/null || return 0 # an archive or a shallow clone has no history
+    git cat-file -e "$SUBJECTS_SINCE" 2>/dev/null || return 0 # no history: an archive or a shallow clone
     hits=$(git log --format=%s "$SUBJECTS_SINCE..HEAD" | awk -v most=$SUBJECT_MAX 'length($0) > most')
     [ -z "$hits" ] || report "a commit subject has at most $SUBJECT_MAX characters" "$hits"
 }

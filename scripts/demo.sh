@@ -65,7 +65,7 @@ echo "status page: $MOEFARM_URL/"
 
 print_step "submit $shapes and wait for the batch"
 started=$SECONDS
-# Few finalists and no regret races, so that the demo takes three minutes on two cores
+# Race few finalists and skip regret races, so that the demo takes three minutes on two cores
 receipt=$($moefarm submit "$shapes" --name demo --topk 4 --regret none)
 echo "$receipt"
 batch=$(sed -n 's/^batch \([0-9]*\):.*/\1/p' <<<"$receipt")

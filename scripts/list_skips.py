@@ -3,7 +3,7 @@
 
 usage: list_skips.py REPORT.xml
 
-REPORT.xml is what `ctest --output-junit` writes. A skipped test ends with exit code 77 and prints
+`ctest --output-junit REPORT.xml` writes the report. A skipped test ends with exit code 77 and prints
 "skipped: REASON" (tests/support/mf_check.h).
 """
 import sys
@@ -11,7 +11,7 @@ import xml.etree.ElementTree as ElementTree
 
 
 def reasons(case: ElementTree.Element) -> list[str]:
-    """The reasons that a skipped test printed, each once, in order."""
+    """Returns the reasons that a skipped test printed, in order and without duplicates."""
     output = case.findtext("system-out") or ""
     found = [line.strip().removeprefix("skipped: ") for line in output.splitlines() if "skipped: " in line]
     return list(dict.fromkeys(found)) or ["no reason printed"]

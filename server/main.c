@@ -77,7 +77,8 @@ static int read_options(int argc, char **argv, struct mf_setup_options *o)
     };
     /* clang-format on */
     int r = mf_opts_parse("moefarmd [options]", opts, MF_ARRAY_LEN(opts), argc, argv, &rest);
-    /* an ignored "tokens" without dashes would start a farm that requires no tokens */
+    /* refuse arguments without dashes: if "tokens" were ignored, the farm would start without requiring
+     * tokens */
     if (r == 0 && rest < argc) {
         (void)fprintf(stderr, "moefarmd: unexpected argument '%s'; options begin with --\n", argv[rest]);
         return -EINVAL;

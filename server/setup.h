@@ -67,5 +67,5 @@ int mf_setup_port_file(struct mf_setup *s, const struct mf_setup_options *o);
 
 void mf_setup_stop(struct mf_setup *s);
 
-/* Runs moefarmd --backup FILE: copies the database of the state folder, which may be in use. */
+/* Implements moefarmd --backup FILE: copies the database of the state folder, which may be in use. */
 int mf_setup_backup(const struct mf_setup_options *o);

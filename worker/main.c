@@ -43,7 +43,7 @@ struct settings {
     int n_foreign, n_family_so;
     int64_t sim_workers, keep_mib, memory_mib, parent;
     struct mf_compile_only compile;
-    const char *scratch; /* scratch folder of this runner, with --runner-child */
+    const char *scratch; /* scratch folder of the runner; set only with --runner-child */
     bool list_devices, compile_only, runner_child, no_sandbox;
 };
 
@@ -51,7 +51,7 @@ struct settings {
 struct instance {
     struct mf_agent *agent;
     struct mf_link_keys keys;
-    char scratch[PATH_MAX]; /* folder of the runners */
+    char scratch[PATH_MAX]; /* scratch folder of this instance's runners */
     char name[MF_WORKER_NAME_MAX], device[PATH_MAX], identity[MF_DEVICE_TEXT_MAX], keep[32], memory[32],
         parent[32];
     const char *argv[ARGUMENTS_MAX];
@@ -258,8 +258,8 @@ static void check_code_cache(const struct settings *s)
                  folder, strerror(-r));
 }
 
-/* Creates the scratch folder that runners may write to, next to the spool. If the folder exists, empties it.
- */
+/* Creates the scratch folder that runners may write to, next to the spool. If the folder exists, deletes its
+ * contents. */
 static int make_scratch(const struct settings *s, struct instance *instance)
 {
     if (strncmp(s->device, "sim:", 4) == 0)
@@ -397,7 +397,8 @@ static int run_worker(const struct settings *s)
         log_err(r, "NOTIFY_SOCKET: expected a path or @name");
     if (signals < 0 || r < 0)
         return 1;
-    r = mf_open_files_raise(); /* a simulated worker has 8 open files, and a process up to 256 workers */
+    /* a simulated worker needs 8 open files, and a process has up to 256 simulated workers */
+    r = mf_open_files_raise();
     if (r < 0)
         log_err(r, "cannot raise the limit of open files");
     if (mkdir(s->spool, 0700) < 0 && errno != EEXIST) {
@@ -435,7 +436,7 @@ static bool parse_level(const char *text, enum mf_log_level *ret)
     return false;
 }
 
-/* Returns the maximum length of --name. With several workers, "NAME-255" must fit. */
+/* Returns the maximum length of --name. With several workers, the longest name, "NAME-255", must also fit. */
 static size_t name_max_len(const struct settings *s)
 {
     return MF_WORKER_NAME_MAX - 1 - (s->sim_workers > 1 ? strlen("-255") : 0);
@@ -479,7 +480,8 @@ int main(int argc, char **argv)
     if (s.runner_child)
         return run_child(&s);
     if (s.list_devices) {
-        struct instance instance = {.device = ""}; /* has no scratch folder, because listing writes nothing */
+        /* the instance has no scratch folder, because listing devices writes no files */
+        struct instance instance = {.device = ""};
         make_argv(&s, &instance);
         return mf_list_devices(instance.argv, instance.device, sizeof(instance.device));
     }

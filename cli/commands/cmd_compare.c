@@ -20,9 +20,9 @@ struct compare {
     int64_t seed;
     bool is_aa;
     struct mf_compare_plan plan;
-    struct mf_shape_pattern pattern; /* valid only if `shape` is set */
+    struct mf_shape_pattern pattern; /* parsed from `shape`; valid only if that is not NULL */
     struct mf_bench bench;
-    struct mf_bench_rows tables[MF_SIDES]; /* with --aa, both are read from one file */
+    struct mf_bench_rows tables[MF_SIDES]; /* with --aa, the same file is read twice */
     struct mf_compare_sum sum;
     cJSON *rows; /* NULL: print text instead of JSON */
 };

@@ -27,7 +27,7 @@ struct options {
     int64_t lock_ms;
 };
 
-/* The repairs of --fix, in file order. */
+/* The repairs that --fix made, in the order of the files. */
 struct fixes {
     const char *file; /* the file being repaired */
     cJSON *json;      /* NULL: print each repair at once as text */
@@ -160,12 +160,13 @@ static int fix_files(const struct options *o, char *const *paths, size_t n, stru
         int r;
 
         if (access(paths[i], R_OK) < 0)
-            continue; /* the check reports it; locking a missing file would leave a lock file behind */
+            /* skip a missing file, because locking it would create a lock file; the check reports it */
+            continue;
         if (mf_table_file_check_path(paths[i], why) < 0)
             return mf_cli_fail(MF_EXIT_USAGE, "csv check: --fix: %s", why);
         f->file = paths[i];
         r = mf_table_file_update(paths[i], (int)o->lock_ms, fix_table, f, why);
-        /* The check also reports a file that is not a table. */
+        /* Ignore a file that is not a table, because the check reports it. */
         if (r < 0 && (r != -EBADMSG || f->n > n_before))
             return mf_cli_fail(MF_EXIT_FAILED, "csv check: %s: %s; the file is unchanged", paths[i], why);
     }

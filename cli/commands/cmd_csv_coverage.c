@@ -42,7 +42,8 @@ static int read_fused(const struct options *o, const struct mf_model *m, int32_t
     return 0;
 }
 
-/* Applies --set: key columns for which the server passes other values, such as padded sizes. */
+/* Applies --set, which replaces columns of the key by the values that the server passes, such as padded
+ * sizes. */
 static int apply_set(const char *text, struct mf_shape *layer)
 {
     struct mf_shape_pattern pattern;
@@ -65,7 +66,7 @@ static int apply_set(const char *text, struct mf_shape *layer)
 
 /* ---- the tables ---- */
 
-/* Finds the device class. This is the class of --class, or else the only class in the tables. */
+/* Finds the device class: the class given by --class, or else the only class in the tables. */
 static int find_class(const struct options *o, const struct mf_csv_files *files, struct mf_device_class *ret)
 {
     _cleanup_(mf_buf_release) struct mf_buf list;
@@ -99,8 +100,8 @@ static int find_class(const struct options *o, const struct mf_csv_files *files,
     return 0;
 }
 
-/* Finds the look-up rules. These are the rules of --consumer; or else libfmoe's rules if a row has a pipeline
- * or there is no table; or else AITER's rules. */
+/* Finds the look-up rules. --consumer selects the rules. Without --consumer, libfmoe's rules apply if a row
+ * has a pipeline or there is no table; otherwise AITER's rules apply. */
 static int find_rules(const struct options *o, const struct mf_csv_files *files, enum mf_lookup *ret)
 {
     if (o->consumer)
@@ -189,7 +190,7 @@ static int report_coverage(struct mf_cli *cli, const struct options *o, const st
     int code = 0;
 
     mf_buf_init(&out, TEXT_MAX);
-    if (r->query->n_tables == 0) /* without tables, every row of the model is missing */
+    if (r->query->n_tables == 0) /* without a table, every token count of the layer needs a row */
         return write_untuned(r, o->untuned);
     if (cli->json) {
         json = mf_coverage_json(r);

@@ -159,7 +159,7 @@ static int diff(const struct mf_cli *cli, const struct mf_table *before, const s
         return DIFF_TROUBLE;
     if (!cli->json)
         print_diff(&d, summary);
-    /* Unreadable rows may differ, so the tables cannot count as equal. */
+    /* Rows that could not be read may differ, so the tables cannot count as equal. */
     if (before->n_strays + after->n_strays > 0)
         return DIFF_TROUBLE;
     return d.n_items > 0 ? DIFF_SOME : DIFF_NONE;

@@ -1,4 +1,5 @@
-/* moefarm batches, show, cancel, workers, drain, tokens, revoke-token, keys, revoke-key */
+/* moefarm batches, show, cancel, workers, drain, tokens, revoke-token, keys and revoke-key: list the farm's
+ * objects and act on them. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -174,11 +175,11 @@ static int find_worker(struct mf_cli *cli, const char *word, int64_t *ret)
     return mf_cli_fail(MF_EXIT_USAGE, "unknown worker '%s'; moefarm workers lists the workers", word);
 }
 
-/* A command that applies an action to a numbered object with a POST. */
+/* A command that sends a POST for an object with a number, such as a cancellation. */
 struct action {
     const char *object, *path_format;
     const char *done_text; /* printed after the object and its number on success */
-    /* Resolves a name or a number; NULL: only a number is accepted. */
+    /* Resolves a name or a number to a number. NULL: the command accepts only a number. */
     int (*find)(struct mf_cli *cli, const char *word, int64_t *ret_id);
 };
 

@@ -1,6 +1,6 @@
-/* moefarm pull: updates a table to the approved release of a channel. Meant for cron. It sends the hash of
- * the file, so that the farm does not send an unchanged table again. Without --force, it never replaces a
- * file that is not a release. */
+/* moefarm pull: updates a table to the approved release of a channel. Meant for cron. The request contains
+ * the hash of the file, so that the farm does not send an unchanged table again. Without --force, the command
+ * never replaces a file that is not a release. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@ struct pull {
     const char *channel, *file;
     bool force, exit_code, quiet;
     int64_t lock_ms;
-    bool exists;                     /* the file exists */
+    bool exists;                     /* true: the file exists */
     char sha256[MF_SHA256_TEXT_MAX]; /* hash of the file's content */
     int64_t old_release;             /* release that the file contains; 0: the file is not a release */
 };

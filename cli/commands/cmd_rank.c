@@ -14,7 +14,7 @@
 #define TEXT_MAX  (16u << 20)
 #define BAR_WIDTH 32
 
-/* Maxima over all printed ops. */
+/* Maxima over all printed ops, which align the output. */
 struct widest {
     double us;     /* longest time, which is the common scale of all bars */
     size_t covers; /* longest list of covered ops, in bytes */

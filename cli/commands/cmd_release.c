@@ -1,5 +1,5 @@
-/* moefarm release: dispatches to its actions. Contains freeze, list, channels, stage, unstage, approve and
- * rollback. */
+/* moefarm release: dispatches to its actions. This file implements freeze, list, channels, stage, unstage,
+ * approve and rollback; cmd_release_show.c implements the others. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -204,8 +204,9 @@ static int find_channel_release(struct mf_cli *cli, const char *channel, const c
     return *ret ? 0 : mf_cli_fail(MF_EXIT_USAGE, "channel %s has no %s release", channel, as);
 }
 
-/* Moves CHANNEL RELEASE. The moves unstage and rollback may omit RELEASE: the default is the channel's
- * "staged" or "current" release, as given by `as`. For the other moves `as` is NULL. */
+/* Runs a move whose arguments are CHANNEL and RELEASE. For the moves unstage and rollback, RELEASE may be
+ * omitted. It is then the channel's "staged" or "current" release, whichever `as` names. For other moves,
+ * `as` is NULL. */
 static int move(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv, const char *word,
                 const char *as)
 {

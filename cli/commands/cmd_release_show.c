@@ -1,4 +1,4 @@
-/* moefarm release show, diff, history */
+/* moefarm release show, diff and history: print releases and the moves of a channel. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

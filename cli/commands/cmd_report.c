@@ -1,10 +1,11 @@
-/* moefarm report: compares batch winners with the lower bound of their device. Prints worker time by phase.
+/* moefarm report: compares the winners of a batch with the lower bound of their device, and prints how
+ * workers spent their time, by phase.
  *
  * The lower bound ("floor") is the larger of two times. The first is the layer's minimum memory traffic in
- * bytes, divided by the device's read bandwidth. The second is the layer's FLOPs, divided by the peak rate
- * for the format. The worker measured both rates. The bytes include the weights of the experts that the
- * race's routing selected. If the race does not report the number of these experts, the average number under
- * uniform routing is used. */
+ * bytes, divided by the device's read bandwidth. The second is the layer's FLOPs, divided by the device's
+ * peak rate for the format. A worker measured the bandwidth and the peak rate. The bytes include the weights
+ * of the experts that the race's routing selected. If the race does not report the number of these experts,
+ * the average number under uniform routing is used. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -23,7 +24,7 @@
 /* A task of the report. Times are in µs; NAN if unknown. */
 struct line {
     int64_t task;
-    const char *class, *state; /* owned by the task's JSON */
+    const char *class, *state; /* point into the task's JSON */
     struct mf_shape shape;
     double floor, us, gemm;
     struct mf_buf winner; /* "family:step + …", or why there is no winner */
@@ -59,8 +60,8 @@ static double floor_us(const struct mf_shape *s, const cJSON *device, int64_t ac
     return fmax(mf_layer_min_bytes(s, active) / (reads * 1e3), mf_layer_flops(s) / (peak * 1e3));
 }
 
-/* Reads the winner's names and its GEMM time. The GEMM time is the sum of the times of its steps with a GEMM,
- * each measured alone. */
+/* Reads the winner's step names and its GEMM time: the sum of the times of its steps with a GEMM, each step
+ * measured alone. */
 static int read_winner(struct mf_cli *cli, struct line *l)
 {
     _cleanup_(cJSON_Deletep) cJSON *pipelines = NULL;

@@ -10,14 +10,14 @@
 #include "common/base/text.h"
 #include "common/moe/batch_options.h"
 
-#define BODY_MAX        (16u << 20) /* moefarmd's limit */
+#define BODY_MAX        (16u << 20) /* maximum request body of moefarmd */
 #define COUNTS_FILE_MAX (1u << 20)
-#define PATH_MAX_BYTES  32768 /* a recorded profile is the longest option */
+#define PATH_MAX_BYTES  32768 /* maximum request path; a recorded routing profile is its longest option */
 
 #define N_FLAGS_MAX (MF_BATCH_N_OPTIONS_MAX + 1)
 
-/* A member of the submission. Values stay text, because the coordinator checks them and its error names the
- * option. */
+/* A member of the submission. Values stay text, because the coordinator checks the values and names the
+ * option in its error message. */
 struct flag {
     const char *member; /* "name", or a batch option */
     const char *value;  /* NULL: not given */
@@ -31,7 +31,8 @@ static bool is_json(const struct mf_buf *body)
     return body->data[at] == '{';
 }
 
-/* Sets a member of the submission, replacing the file's. Numbers become JSON numbers, except in the name. */
+/* Sets a member of the submission and replaces the value from the user's file. Numbers become JSON numbers,
+ * except in `name`. */
 static int set_member(cJSON *submission, const char *name, const char *text)
 {
     bool is_name = strcmp(name, "name") == 0;
@@ -78,7 +79,8 @@ static int put_in_json(struct mf_buf *body, const char *baseline, const struct f
     return 0;
 }
 
-/* Expands "@FILE" to a recorded profile of the integers in the file. Any other text separates them. */
+/* Replaces "@FILE" by a recorded routing profile with the integers in the file. In the file, all other
+ * characters are separators. */
 static int read_counts(const char **routing, struct mf_buf *text)
 {
     _cleanup_(mf_buf_release) struct mf_buf file;
@@ -133,7 +135,7 @@ static void make_key(char key[40])
     mf_format(key, 40, "cli-%016" PRIx64 "%016" PRIx64, random[0], random[1]);
 }
 
-/* Sends the request, and retries once if the connection broke. The idempotency key makes this safe. */
+/* Sends the request, and retries once if the connection broke. The idempotency key makes the retry safe. */
 static int send(struct mf_cli *cli, const struct mf_http_request *q, cJSON **ret)
 {
     _cleanup_(mf_http_reply_release) struct mf_http_reply reply;
@@ -187,7 +189,7 @@ static int report(struct mf_cli *cli, const char *file, const cJSON *receipt)
     return cJSON_GetArraySize(errors) > 0 ? MF_EXIT_FAILED : MF_EXIT_OK;
 }
 
-/* Fills in a flag and its row of the command line. */
+/* Fills in a flag and its entry in the option table. */
 static void init_flag(struct flag *f, struct mf_opt *opt, const char *member, const char *argument)
 {
     f->member = member;
@@ -198,7 +200,7 @@ static void init_flag(struct flag *f, struct mf_opt *opt, const char *member, co
         .name = f->name, .type = MF_OPT_TEXT, .value = &f->value, .argument = argument, .help = f->help};
 }
 
-/* The API takes a fraction, the command line a percentage. */
+/* Describes the option as a percentage, although the API takes a fraction. */
 static void describe_percent(struct flag *f, struct mf_opt *opt)
 {
     opt->argument = "PERCENT";
@@ -224,7 +226,7 @@ static void init_option(struct flag *f, struct mf_opt *opt, const struct mf_batc
         describe_routing(f);
 }
 
-/* The name comes first. Returns the number of flags. */
+/* Fills in all flags, beginning with the batch's name. Returns the number of flags. */
 static size_t init_flags(struct flag flags[N_FLAGS_MAX], struct mf_opt opts[N_FLAGS_MAX])
 {
     size_t n = 1;

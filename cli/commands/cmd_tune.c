@@ -1,4 +1,4 @@
-/* moefarm tune: the command's control flow. Its parts are in cli/tune. */
+/* moefarm tune: runs the steps of the command in order. The steps are implemented in cli/tune. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -171,7 +171,8 @@ static int count_pending(const struct tune *t, const char *farm_name, size_t *re
 
 /* ---- --compare ---- */
 
-/* Reports the known rows that cannot be compared: rows that are unreadable or that this build cannot run. */
+/* Reports the known rows that cannot be compared, because they are unreadable or because this build cannot
+ * run them. */
 static int check_known(const struct tune *t)
 {
     const struct mf_table *known = t->in.tuned[0];
@@ -355,7 +356,7 @@ int mf_cmd_tune(struct mf_cli *cli, const struct mf_command *self, int argc, cha
         code = mf_tune_input_classes(&t->in, &t->o, cli);
     if (code == 0)
         code = tune(t, cli);
-    if (t->farm) /* the farm owns the URL and is about to be freed */
+    if (t->farm) /* the farm owns the URL and is freed on return */
         cli->url = "";
     return code;
 }

@@ -14,14 +14,14 @@
 #include "common/base/text.h"
 
 #define DRAW_MS    200   /* time between two redraws */
-#define LIST_MS    5000  /* between two reads of the lists, which correct missed events */
+#define LIST_MS    5000  /* time between two reads of the lists, which correct missed events */
 #define SUMMARY_MS 10000 /* time between two summaries if stdout is not a terminal */
 #define WAITING_MS 200   /* tasks that wait less than this get no message, because they were just submitted */
 #define RETRY_MS   250   /* first pause before a reconnection; doubles up to RETRY_MAX */
 #define RETRY_MAX  2000
 #define TEXT_MAX   (4u << 20)
 
-#define STREAM_ENDED (-ECANCELED) /* callbacks return it to end the stream when the batch has ended */
+#define STREAM_ENDED (-ECANCELED) /* callbacks return this value to end the stream when the batch has ended */
 
 struct watch {
     struct mf_cli *cli;
@@ -33,7 +33,8 @@ struct watch {
     bool waiting_printed;
     size_t drawn; /* lines on the terminal that the next redraw overwrites */
     int64_t drawn_ms, listed_ms, summed_ms;
-    int64_t summed;   /* number of steps in the last summary; a summary with the same number is not printed */
+    /* number of steps in the last summary; while it is unchanged, no new summary is printed */
+    int64_t summed;
     int failed;       /* exit code of a failed read of the lists */
     int stopped;      /* exit code of the caller's on_tick, which ends the watch */
     bool list_wanted; /* true after each connection, because events may have been missed before it */

@@ -118,7 +118,8 @@ static const cJSON *best_pipeline(const cJSON *pipelines, const char *name)
     return best;
 }
 
-/* Returns the race's winner if the known row was kept instead; NULL if `winner` won the race. */
+/* Returns the winner of the race if the task kept the known row instead. Returns NULL if `winner` won the
+ * race. */
 static const cJSON *not_promoted(const struct task_data *c, const cJSON *winner)
 {
     const cJSON *p, *promotion = mf_json_object(c->task, "promotion");
@@ -132,7 +133,7 @@ static const cJSON *not_promoted(const struct task_data *c, const cJSON *winner)
     return NULL;
 }
 
-/* If the pipeline needs another weight layout than the chosen layout, prints that reason and returns true. */
+/* If the pipeline needs a weight layout other than the chosen one, prints this reason and returns true. */
 static bool print_layout_reason(const struct task_data *c, const cJSON *p, const cJSON *winner)
 {
     const cJSON *choice = mf_json_object(c->task, "layout"), *item;

@@ -52,7 +52,7 @@ static int on_step(struct mf_offer *o, const struct mf_step *step)
         return 0;
     l->n_matches++;
     if (l->json)
-        return 0; /* like the API, the JSON list has only rejections */
+        return 0; /* print no legal step: the JSON list has only rejections, as in the API */
     mf_ops_print(step->covers, covers);
     printf("%s:%s covers %s: legal", step->family, step->name, covers);
     for (int i = 0; i < step->n_needs; i++) {

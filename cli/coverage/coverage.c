@@ -112,7 +112,7 @@ static unsigned differences(const struct mf_coverage_query *q, const struct mf_t
     unsigned differs = 0;
 
     if (shape.ep_experts > 0 && key->ep_experts > 0)
-        shape.ep_first = key->ep_first; /* the look-up accepts any rank's row */
+        shape.ep_first = key->ep_first; /* the look-up accepts a row of any expert-parallel rank */
     for (int i = 0; i <= MF_SHAPE_N_COLUMNS; i++) {
         const char *column = i < MF_SHAPE_N_COLUMNS ? mf_shape_columns[i] : MF_SHAPE_FORM;
 
@@ -138,8 +138,8 @@ static bool is_same_near_miss(const struct mf_coverage_near *n, const struct mf_
            mf_device_class_equal(&n->row->class, &row->class) && mf_shape_same_layer_model(&n->key, key);
 }
 
-/* Returns the number of token counts that a row of the span's key would serve. The number includes the tier
- * above if that tier would fall back to this row. */
+/* Returns the number of token counts that a row with the span's key would serve. Includes the token counts of
+ * the tier above if that tier would fall back to this row. */
 static int64_t would_serve(const struct mf_coverage *c, const struct mf_coverage_span *span)
 {
     const struct mf_coverage_span *last = &c->spans[c->n_spans - 1];
@@ -148,7 +148,8 @@ static int64_t would_serve(const struct mf_coverage *c, const struct mf_coverage
     return span + 1 == last && last->result == span->result ? tokens + 1 : tokens;
 }
 
-/* Adds a row to the near misses of a span's key, or to the existing near miss that it belongs to. */
+/* Records a row as a near miss of the span's key. If the row belongs to the group of an existing near miss,
+ * extends that group. */
 static int add_near(struct mf_coverage *c, size_t *cap, const struct mf_table *table,
                     const struct mf_table_row *row, unsigned differs, const struct mf_coverage_span *span)
 {

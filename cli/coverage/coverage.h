@@ -14,7 +14,7 @@
 #include "common/moe/status.h"
 #include "common/table/table.h"
 
-/* Larger token counts use the same key as this one. */
+/* Token counts above this one have the same key as this one. */
 #define MF_COVERAGE_TOKENS 131072
 
 /* clang-format off */
@@ -30,7 +30,8 @@ MF_NAMES_DECLARE(mf_covered, MF_COVERED_, MF_COVERED_MAP);
 /* Consecutive token counts with the same key and the same result. */
 struct mf_coverage_span {
     int64_t first, last;
-    /* first key of the look-up: the token bucket and the activation format that the rules choose */
+    /* the key that the look-up tries first: it has the token bucket and activation format that the rules
+     * choose */
     struct mf_shape key;
     enum mf_covered result;
     const struct mf_table *table; /* NULL for HOLE */
@@ -40,8 +41,8 @@ struct mf_coverage_span {
     const struct mf_table_row *own;
 };
 
-/* Bits for the columns in which a row differs from the key. Column i of mf_shape_columns has bit 1 << i
- * (token never differs). Other differences have the bits below. */
+/* Bits for the columns in which a row differs from the key. Column i of mf_shape_columns has bit 1 << i (a
+ * near miss never differs in `token`). The bits below are for differences in other properties. */
 enum {
     MF_NEAR_FORM = 1u << MF_SHAPE_N_COLUMNS,
     MF_NEAR_CLASS = 2u << MF_SHAPE_N_COLUMNS,
@@ -52,7 +53,7 @@ enum {
 #define MF_NEAR_MOST    2 /* maximum differences of a near miss */
 
 /* Group of near misses: rows of one layer model, class and table that differ from the key in the same one or
- * two columns. Look-ups of their token counts find no row. */
+ * two columns. The look-ups of the rows' token counts find no row. */
 struct mf_coverage_near {
     const struct mf_table *table;
     const struct mf_table_row *row; /* first row of the group; the other rows differ from it only in token */
@@ -62,13 +63,14 @@ struct mf_coverage_near {
     struct mf_shape key; /* the key that `row` nearly matches */
     int64_t tokens;      /* number of token counts that would be served if the rows matched */
     const char *meaning; /* explanation of the differences, without a full stop; "" if unknown */
-    bool suggest_set;    /* suggest --set, because a server may use the row's values */
+    bool suggest_set;    /* true: suggest --set, because a server may use the row's values */
 };
 
 struct mf_coverage {
     struct mf_coverage_span *spans; /* ordered by token count; together they cover every count */
     size_t n_spans;
-    /* explained groups first; then by fewest differences; then by most tokens */
+    /* sorted: groups with an explanation first, then groups with fewer differences, then groups with more
+     * tokens */
     struct mf_coverage_near *near;
     size_t n_near;
     int64_t tokens[MF_COVERED_N_]; /* number of token counts by result of the look-up */
@@ -77,23 +79,23 @@ struct mf_coverage {
 void mf_coverage_release(struct mf_coverage *c);
 
 struct mf_coverage_query {
-    const struct mf_table *const *tables; /* the tables are read as one set, in this order */
+    const struct mf_table *const *tables; /* read as one set, in this order */
     size_t n_tables;
     struct mf_device_class class;
-    struct mf_shape layer; /* token is ignored */
+    struct mf_shape layer; /* the layer; its token count is ignored */
     enum mf_lookup rules;
 };
 /* The tables must outlive *ret. Returns 0 or -ENOMEM. */
 int mf_coverage_find(const struct mf_coverage_query *q, struct mf_coverage *ret);
 
-/* True if a row of the layer serves every token count. */
+/* Returns true if every token count is served by a row of the layer. */
 bool mf_coverage_complete(const struct mf_coverage *c);
-/* Returns the row's pipeline or first kernel; "" if it names neither. */
+/* Returns the row's pipeline, or else its first kernel. Returns "" if the row names neither. */
 const char *mf_coverage_kernel(const struct mf_table_row *row);
 
 #define MF_NEAR_VALUE_MAX MF_SHAPE_FORM_MAX
-/* mf_near_name returns the name of difference i (0 … MF_NEAR_COLUMNS - 1). mf_near_values prints its value in
- * the row and its value in the key or class. */
+/* mf_near_name returns the name of difference i, from 0 to MF_NEAR_COLUMNS - 1. mf_near_values prints two
+ * values of difference i: the value in the row and the value in the key or class. */
 const char *mf_near_name(int i);
 void mf_near_values(const struct mf_coverage_near *n, const struct mf_device_class *class, int i,
                     char row[MF_NEAR_VALUE_MAX], char key[MF_NEAR_VALUE_MAX]);

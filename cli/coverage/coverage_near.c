@@ -14,7 +14,7 @@ const char *mf_near_name(int i)
     return i < MF_SHAPE_N_COLUMNS ? mf_shape_columns[i] : extra_names[i - MF_SHAPE_N_COLUMNS];
 }
 
-/* Removes the column's common prefix: "torch.float8_e4m3fn" becomes "float8_e4m3fn". */
+/* Removes the prefix that the column's values share: "torch.float8_e4m3fn" becomes "float8_e4m3fn". */
 static void without_prefix(char *text)
 {
     char *dot = strchr(text, '.');
@@ -56,8 +56,8 @@ static bool is_multiple(int32_t a, int32_t b)
     return a > b ? a % b == 0 : b % a == 0;
 }
 
-/* True if the row includes a fused shared expert and the key does not. Example: the row has 257 experts and
- * topk 9, the key 256 experts and topk 8. */
+/* Returns true if the row includes a fused shared expert and the key does not. Example: the row has 257
+ * experts and topk 9, the key has 256 experts and topk 8. */
 static bool fused_in_row(const struct mf_shape *row, const struct mf_shape *key)
 {
     int32_t more = row->expert - key->expert;
@@ -125,7 +125,7 @@ static bool always(const struct mf_shape *row, const struct mf_shape *key)
     return true;
 }
 
-enum { /* bits by the index in mf_shape_columns */
+enum { /* a column's bit is 1 << its index in mf_shape_columns */
        MODEL_DIM = 1u << 1,
        INTER_DIM = 1u << 2,
        EXPERT = 1u << 3,
@@ -138,7 +138,7 @@ enum { /* bits by the index in mf_shape_columns */
 
 #define PADDED "the rows have padded sizes, which a server that pads its weights passes"
 
-/* The first match is used. suggest_set: a server may pass the row's values. */
+/* The first matching entry applies. suggest_set: true if a server may pass the row's values. */
 /* clang-format off */
 static const struct {
     unsigned differs;

@@ -110,7 +110,7 @@ static void print_problem(const struct mf_http_reply *reply, const char *path)
         const char *at = mf_api_text(error, "at", "");
 
         if (line == 0 && strcmp(mf_api_text(error, "message", ""), detail) == 0)
-            continue; /* already printed as the detail */
+            continue; /* the detail, already printed, has the same text */
         if (line > 0)
             fprintf(stderr, "  line %" PRId64 ": ", line);
         else

@@ -22,14 +22,14 @@ int mf_api_get(struct mf_cli *cli, const char *path, cJSON **ret);
 int mf_api_list(struct mf_cli *cli, const char *path, cJSON **ret_items);
 /* Sends a POST without a body and parses the JSON reply. */
 int mf_api_post(struct mf_cli *cli, const char *path, cJSON **ret);
-/* Builds a path: replaces {} in format by id, as in "/api/v1/batches/{}/tasks". */
+/* Builds a path: replaces {} in `format` by `id`, as in "/api/v1/batches/{}/tasks". */
 #define MF_API_PATH_MAX 256
 void mf_api_path(char buf[MF_API_PATH_MAX], const char *format, int64_t id);
 
 /* Prints indented JSON and one newline. */
 int mf_api_print(const cJSON *json);
 
-/* Read a member; return `fallback` if it is absent. */
+/* These functions read a member. They return `fallback` if the member is absent. */
 int64_t mf_api_i64(const cJSON *object, const char *key, int64_t fallback);
 double mf_api_double(const cJSON *object, const char *key, double fallback);
 const char *mf_api_text(const cJSON *object, const char *key, const char *fallback);

@@ -96,7 +96,7 @@ static int refuse(struct mf_bench_row *row, const char *why)
     return row->refused ? 0 : out_of_memory();
 }
 
-/* Opens the row's pipeline. If that fails, only this row fails and the other rows run. */
+/* Opens the row's pipeline. If that fails, marks this row as refused, so that the other rows still run. */
 static int open_pipeline(const struct mf_bench *b, struct mf_bench_row *row)
 {
     char why[MF_REASON_MAX] = "";
@@ -107,7 +107,7 @@ static int open_pipeline(const struct mf_bench *b, struct mf_bench_row *row)
     return r < 0 ? refuse(row, why) : 0;
 }
 
-/* Uses the data that the row was tuned on, unless options override it. */
+/* Sets the row's routing and seed: the values of the options, or else those with which the row was tuned. */
 static int read_provenance(const struct mf_bench_options *o, const struct mf_table_row *t,
                            struct mf_bench_row *row)
 {

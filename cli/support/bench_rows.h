@@ -43,7 +43,7 @@ struct mf_bench_row {
     const char *model; /* device model that the row was tuned on; "" if unknown */
     uint64_t seed;     /* seed of the input data */
     struct mf_routing routing;
-    bool reachable;               /* true if the production look-up can select this row */
+    bool reachable;               /* true: the production look-up can select this row */
     struct mf_pipeline *pipeline; /* NULL if the row was refused */
 };
 
@@ -56,8 +56,8 @@ struct mf_bench_rows {
 /* Opens the rows of a tuned table. Skips rows that this build cannot serve and reports them on stderr. Also
  * warns if rows were tuned on another device model. */
 int mf_bench_rows_open(struct mf_bench_rows *r, const struct mf_bench *b, const char *path);
-/* Opens the shapes of an untuned table. Each gets the pipeline that the production operator runs for a shape
- * without a tuned row (mf_fmoe_fallback). Skips shapes of other device classes. */
+/* Opens the shapes of an untuned table. Each shape gets the pipeline that the production operator runs if no
+ * tuned row exists (mf_fmoe_fallback). Skips shapes of other device classes. */
 int mf_bench_rows_choose(struct mf_bench_rows *r, const struct mf_bench *b, const char *path);
 void mf_bench_rows_close(struct mf_bench_rows *r);
 

@@ -1,4 +1,5 @@
-/* Shared definitions of the moefarm command line: a table of commands, one file each, on top of the REST API.
+/* Shared definitions of the moefarm command line, which is a table of commands on top of the REST API. Each
+ * command has its own source file.
  *
  * A command prints its result on stdout and each error once on stderr. It returns the program's exit code. */
 #pragma once
@@ -24,9 +25,9 @@ struct mf_cli {
     const char *url;        /* "": use MF_URL_DEFAULT */
     const char *token_file; /* "": use the environment variable MOEFARM_TOKEN, if set */
     const char *ca;         /* CA certificate file; "": use the system's CA certificates */
-    bool json;              /* print the API's JSON replies */
-    bool to_terminal;       /* stdout is a terminal: progress bars may be redrawn */
-    bool utf8;              /* the terminal can show block characters */
+    bool json;              /* true: print the API's JSON replies */
+    bool to_terminal;       /* true: stdout is a terminal, so progress bars may be redrawn */
+    bool utf8;              /* true: the terminal can show block characters */
     struct mf_http *http;   /* created by the first request */
 };
 
@@ -60,7 +61,8 @@ int mf_cmd_quarantine(struct mf_cli *cli, const struct mf_command *self, int arg
 int mf_cmd_pull(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 int mf_cmd_run_config(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 
-/* Options of every command. They may also stand before the command's name. */
+/* Number of options that every command accepts. Users may also write these options before the command's name.
+ */
 #define MF_CLI_COMMON 4
 void mf_cli_common(struct mf_cli *cli, struct mf_opt opts[MF_CLI_COMMON]);
 /* Parses a command's arguments. Options of the command and common options may stand anywhere; argv is

@@ -7,21 +7,22 @@
 #include "common/base/paired.h"
 
 struct mf_compare_plan {
-    struct mf_paired_rule rule; /* the confidence holds for the final verdict, however many looks it takes */
+    struct mf_paired_rule rule; /* its confidence holds for the final verdict, after any number of looks */
     int64_t rounds,
         max_rounds; /* rounds before the first look; each further look doubles the rounds, up to max_rounds */
     double seconds; /* time limit per row; checked at each look */
     uint64_t seed;  /* seed of the order within each round */
 };
 
-/* the two sides; arrays always have them in this order */
+/* The two tables that are compared. Arrays with one entry per table have this order. */
 enum mf_side { MF_SIDE_OLD, MF_SIDE_NEW, MF_SIDES };
 
 struct mf_compared {
     const struct mf_bench_row *row[MF_SIDES]; /* NULL if the side's table lacks the key */
-    bool is_same;                             /* both sides name the same pipeline, which is not measured */
-    bool wrong[MF_SIDES];                     /* true if the result is wrong or the pipeline was refused */
-    char reason[MF_SIDES][MF_REASON_MAX];     /* reason why the side is wrong */
+    /* true: both sides name the same pipeline, which is not measured then */
+    bool is_same;
+    bool wrong[MF_SIDES];                 /* true: the result is wrong, or the pipeline was refused */
+    char reason[MF_SIDES][MF_REASON_MAX]; /* reason why the side is wrong */
     struct mf_paired paired;
     double us[MF_SIDES]; /* median times */
     int64_t rounds;      /* number of rounds; 0 if not measured */

@@ -132,7 +132,7 @@ static size_t add_one_stage(const struct selection *l, struct mf_compat_row *row
 
 /* ---- step 7 ---- */
 
-/* Returns the lowest measured cost of that stage for the block. Returns 0 if no cost was measured, as AITER
+/* Returns the lowest measured cost of `stage` for the block size. Returns 0 if no cost was measured, as AITER
  * does for a failed sort. */
 static double cost_of(const struct mf_compat_candidate *candidates, size_t n, enum mf_compat stage,
                       int32_t block_m)

@@ -162,7 +162,7 @@ static const struct {
 /* clang-format on */
 #define N_COLUMNS MF_ARRAY_LEN(columns)
 
-/* Column indices in the file (negative: absent) of columns[] and of the shape. */
+/* Positions of columns[] and of the shape's columns in the file. Negative: the file lacks the column. */
 struct column_index {
     int own[N_COLUMNS], shape[MF_SHAPE_N_COLUMNS];
 };

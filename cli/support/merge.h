@@ -5,7 +5,7 @@
 
 #define MF_MERGE_SET_MAX 64
 
-/* The other tables that production reads together with the merged one. */
+/* The other tables that production reads together with the merged table. */
 struct mf_merge_set {
     struct mf_table *tables[MF_MERGE_SET_MAX];
     size_t n;

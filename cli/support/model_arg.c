@@ -62,8 +62,8 @@ int mf_model_list_print(const struct mf_cli *cli)
     return MF_EXIT_OK;
 }
 
-/* Stores the path of the config.json that text names (a file, or the folder of a checkpoint). Returns false
- * if there is no such file. */
+/* Stores the path of the config.json that `text` names. `text` is the file or the folder of a checkpoint.
+ * Returns false if there is no such file. */
 static bool is_path(const char *text, char *path, size_t cap)
 {
     struct stat st;

@@ -6,7 +6,7 @@
 
 struct mf_model_arg {
     const char *model; /* a shipped name, a hub path, a config.json or its folder */
-    const char *q_type, *q_dtype_a, *q_dtype_w, *dtype, *act_type; /* NULL: use the model's */
+    const char *q_type, *q_dtype_a, *q_dtype_w, *dtype, *act_type; /* NULL: use the model's value */
 };
 
 /* Reads the model. Prints its own error message and returns the exit code, or 0. */

@@ -13,8 +13,8 @@
 
 MF_NAMES_DEFINE(mf_task, MF_TASK_, MF_TASK_MAP)
 
-/* Progress at the start of probing and of the race. Enumerating takes a moment. The race takes about a fifth
- * of the total time. */
+/* Progress of a task, as a fraction, when probing starts and when the race starts. Enumeration is short. The
+ * race takes about a fifth of the total time. */
 #define FRACTION_PROBING 0.02
 #define FRACTION_RACING  0.80
 

@@ -8,7 +8,7 @@
 
 /* Resolves a release's number or name to its number. */
 int mf_release_find(struct mf_cli *cli, const char *word, int64_t *ret);
-/* Prints the differences by key, at most lines_max lines of each kind. */
+/* Prints the differences by key, at most `lines_max` lines for each kind of difference. */
 void mf_release_print_diff(const cJSON *diff, int lines_max);
 
 /* release show, release diff and release history */

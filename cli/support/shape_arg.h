@@ -24,5 +24,5 @@ bool mf_shape_pattern_match(const struct mf_shape_pattern *p, const struct mf_sh
  * E128 k8 fp8_e4m3fn per_Token Gelu g1u0 dw1". If there is a form, it comes last: "H2880 I2880 E32 k4 bf16
  * Swiglu b1+b2". */
 void mf_shape_brief_layer_model(const struct mf_shape *shape, char buf[MF_SHAPE_BRIEF_MAX]);
-/* The same with the token count in front: "T4 H2048 …". */
+/* Prints the same short form with the token count in front: "T4 H2048 …". */
 void mf_shape_brief(const struct mf_shape *shape, char buf[MF_SHAPE_BRIEF_MAX]);

@@ -10,8 +10,8 @@
 
 #define LISTED_MAX 20
 
-/* Counts the tasks of a batch that match, stores the id of the first, and appends the first LISTED_MAX tasks
- * to the list. */
+/* Counts the matching tasks of a batch, stores the id of the first match, and appends the first LISTED_MAX
+ * matches to the list. */
 static int find_in_batch(struct mf_cli *cli, int64_t batch, const struct mf_shape_pattern *pattern,
                          size_t *ret_n, int64_t *ret_task, struct mf_buf *list)
 {

@@ -10,7 +10,7 @@
 /* Draws a bar of `width` columns, filled to fraction (clamped to 0 … 1). The bar consists of eighth blocks if
  * utf8, otherwise it looks like "####----". */
 void mf_bar(struct mf_buf *out, double fraction, int width, bool utf8);
-/* Draws only the filled part and pads it with spaces. */
+/* Draws only the filled part of the bar, padded with spaces to `width` columns. */
 void mf_bar_plain(struct mf_buf *out, double fraction, int width, bool utf8);
 
 #define MF_DURATION_MAX 32
@@ -31,7 +31,7 @@ void mf_columns_init(struct mf_columns *c, size_t n_columns);
 void mf_columns_release(struct mf_columns *c);
 void mf_columns_add(struct mf_columns *c, const char *cell);
 void mf_columns_addf(struct mf_columns *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Add "-" for an empty text, an id of 0 or a missing time. */
+/* These functions add a cell: "-" for an empty text, an id of 0 or a missing time. */
 void mf_columns_add_text(struct mf_columns *c, const char *text);
 void mf_columns_add_id(struct mf_columns *c, int64_t id);
 void mf_columns_add_us(struct mf_columns *c, double us);

@@ -34,7 +34,7 @@ struct mf_tune_options {
     int64_t mp, batch, warmup, iters, timeout_s; /* warmup, iters, timeout_s: -1 when not given */
     double err_ratio, min_improvement_pct;
     bool verbose, split_k, shape_grouped, all, last, compare, update_improved, grouped_gemm, mxfp4_flydsl;
-    /* options of moefarm only */
+    /* moefarm's own options */
     const char *devices, *families, *runner, *classes, *state, *consumer, *routing;
     int64_t topk;
     const char *candidates;
@@ -53,9 +53,9 @@ int mf_tune_check(struct mf_tune_options *o);
 /* ---- shapes to tune ---- */
 
 struct mf_tune_choice {
-    bool all;       /* include rows that the first tuned table already has */
-    bool last;      /* include only the last row */
-    bool for_aiter; /* convert rows to the keys that AITER's production look-up computes */
+    bool all;       /* true: include rows that the first tuned table already has */
+    bool last;      /* true: include only the last row */
+    bool for_aiter; /* true: convert rows to the keys that AITER's production look-up computes */
 };
 
 /* Shapes of one device class. */
@@ -63,18 +63,19 @@ struct mf_tune_list {
     struct mf_device_class class;
     struct mf_shape *shapes;
     size_t n;
-    struct mf_shape *tuned; /* rows skipped because a table has them */
+    struct mf_shape *tuned; /* rows skipped because a tuned table already has them */
     size_t n_tuned;
-    /* with `all`: rows skipped because another table has them; two files must not share a key */
+    /* with `all`: number of rows skipped because a table other than the first has them (two tables must not
+     * share a key) */
     size_t n_elsewhere;
 };
-/* Lists the rows of `untuned` that no table of `tuned` has for that class, in order and without duplicates.
- * Rows match by value, not by spelling. Ignores rows that name another class. Returns 0 or -ENOMEM. */
+/* Lists the rows of `untuned` that no table of `tuned` has for `class`, in order and without duplicates.
+ * Compares rows by value, not by spelling. Ignores rows that name another class. Returns 0 or -ENOMEM. */
 int mf_tune_list_make(const struct mf_table *untuned, const struct mf_table *const *tuned, size_t n_tuned,
                       const struct mf_device_class *class, const struct mf_tune_choice *choice,
                       struct mf_tune_list *ret);
 void mf_tune_list_release(struct mf_tune_list *l);
-/* Removes the shape; returns false if it was not in the list. */
+/* Removes the shape. Returns false if the list does not contain the shape. */
 bool mf_tune_list_drop(struct mf_tune_list *l, const struct mf_shape *shape);
 
 /* ---- the state folder ---- */
@@ -85,8 +86,9 @@ struct mf_tune_state {
     char folder[MF_TUNE_PATH_MAX];
     int lock; /* descriptor that locks the table while this program runs */
 };
-/* `requested` is the path of the folder. If it is NULL, uses a folder next to the tune file, or under
- * XDG_STATE_HOME if the tune file's folder is not writable. Returns the exit code. */
+/* Creates the state folder and locks the table. `requested` is the path of the folder. If `requested` is
+ * NULL, uses a folder next to the tune file, or under XDG_STATE_HOME if the tune file's folder is not
+ * writable. Returns the exit code. */
 int mf_tune_state_open(const char *requested, const char *tune_file, struct mf_tune_state *ret);
 void mf_tune_state_close(struct mf_tune_state *s);
 
@@ -98,12 +100,12 @@ struct mf_tune_pending {
     char *farm, *options, *key, *body;
 };
 void mf_tune_pending_release(struct mf_tune_pending *p);
-/* Saves the record of a new batch durably. `options` identifies the run's options. `body` is the JSON of POST
- * /batches. Returns the exit code. */
+/* Saves the record of a new batch durably. `options` is a text of the run's options, by which a later run
+ * recognises the batch. `body` is the JSON of POST /batches. Returns the exit code. */
 int mf_tune_pending_add(const struct mf_tune_state *s, const char *farm, const char *options,
                         const char *body, struct mf_tune_pending *ret);
-/* Lists the pending batches of earlier runs with that farm, oldest first. The caller releases each item and
- * frees the array. Returns the exit code. */
+/* Lists the batches that earlier runs submitted to the farm `farm` and did not finish, oldest first. The
+ * caller releases each item and frees the array. Returns the exit code. */
 int mf_tune_pending_list(const struct mf_tune_state *s, const char *farm, struct mf_tune_pending **ret,
                          size_t *ret_n);
 void mf_tune_pending_done(const struct mf_tune_pending *p);
@@ -116,8 +118,9 @@ struct mf_tune_device {
     char name[96]; /* "cpu:0", "hip:amd:3" */
     struct mf_device_class class;
 };
-/* Resolves the comma-separated device names. If `requested` is NULL, takes the GPUs of this machine, or the
- * CPU if there is no GPU. Takes at most mp devices (0: all). Returns the exit code. */
+/* Resolves the comma-separated device names in `requested`. If `requested` is NULL, selects the GPUs of this
+ * machine, or the CPU if there is no GPU. Selects at most `mp` devices (0: no limit). Returns the exit code.
+ */
 int mf_tune_devices(const char *requested, int64_t mp, struct mf_tune_device ret[MF_TUNE_DEVICES_MAX],
                     size_t *ret_n);
 /* Parses the output of `moefarm-worker --list-devices`. */
@@ -130,13 +133,14 @@ struct mf_tune_farm_options {
     size_t n;
     const char *families, *runner; /* options of the workers; NULL if not given */
 };
-/* Starts a coordinator on loopback and a worker per device. All of them exit when this program exits or dies.
- * Returns the exit code. */
+/* Starts a coordinator on loopback and one worker per device. The coordinator and the workers exit when this
+ * program exits or dies. Returns the exit code. */
 int mf_tune_farm_start(const struct mf_tune_farm_options *o, struct mf_tune_farm **ret);
 const char *mf_tune_farm_url(const struct mf_tune_farm *f);
-/* Checks the processes. Restarts a worker that exited, up to a limit. Returns the exit code. */
+/* Checks the farm's processes. Restarts each worker that exited, but only a limited number of times. Returns
+ * the exit code. */
 int mf_tune_farm_check(struct mf_tune_farm *f);
-/* Stops all processes and waits for them. */
+/* Stops the farm's processes and waits until they have exited. */
 struct mf_tune_farm *mf_tune_farm_stop(struct mf_tune_farm *f);
 MF_DEFINE_CLEANUP(struct mf_tune_farm *, mf_tune_farm_stop);
 
@@ -175,29 +179,30 @@ struct mf_tune_totals {
 /* Prints AITER's summary, then the rows that remain to be tuned. */
 void mf_tune_summary(const struct mf_tune_outcomes *o, const struct mf_tune_totals *t, struct mf_buf *out);
 
-/* Writes the baseline of --compare: the rows that production finds for these shapes on that class, as a tuned
- * table. Each row keeps its line number, so that messages match the user's file; other lines are empty.
- * Writes only a header if there is no row. Returns the exit code. */
+/* Writes the baseline of --compare as a tuned table: the rows that production finds for the shapes `shapes`
+ * on `class`. Each row keeps the line number of the user's file, because messages name it; the other lines
+ * are empty. If there is no row, writes only a header. Returns the exit code. */
 int mf_tune_baseline(const struct mf_table *table, const struct mf_device_class *class,
                      const struct mf_shape *shapes, size_t n, struct mf_buf *out);
 /* With --compare: warns about rows that production finds for the listed shapes but that name no pipeline.
- * Such rows cannot run, so their shapes are not tuned. Called before the run starts. If `all`, lists every
- * row; otherwise lists only the first ones. */
+ * Such rows cannot run, so their shapes are not tuned. Called before the run starts. all: true lists every
+ * such row; false lists only the first ones. */
 void mf_tune_print_foreign(const struct mf_table *table, const struct mf_tune_list *lists, size_t n, bool all,
                            struct mf_buf *out);
 /* With --compare: prints the decision for each task of a batch. Returns the exit code. */
 int mf_tune_compared(struct mf_cli *cli, const cJSON *tasks, struct mf_buf *out);
 
 /* mf_tune_compat applies AITER's additive rule to the measured candidates of a batch and appends the result
- * to the -o2 file. With --compat, writes the winners to MF_TUNE_COMPAT_FILE in the state folder. Also adds
- * the winners, next to the race's winners, to run->compat. Returns the exit code. */
+ * to the -o2 file. With --compat, it writes the rule's winners to MF_TUNE_COMPAT_FILE in the state folder. It
+ * also adds a text to run->compat that shows the rule's winner and the race's winner of each shape. Returns
+ * the exit code. */
 struct mf_tune_run;
 #define MF_TUNE_COMPAT_FILE "compat.csv"
 /* File with every measured candidate of the last run with --compat or -o2. */
 #define MF_TUNE_CANDIDATES_FILE "candidates.csv"
 int mf_tune_compat(struct mf_tune_run *run, const cJSON *tasks);
-/* Applies the rule to a recorded table, o->candidates, and merges the winners into the table at the path
- * `table`. Returns the exit code. */
+/* Applies AITER's additive rule to the recorded table o->candidates and merges the winners into the table at
+ * the path `table`. Returns the exit code. */
 int mf_tune_replay(const struct mf_tune_options *o, const char *table, const struct mf_table *tuned,
                    struct mf_tune_outcomes *outcomes);
 
@@ -208,7 +213,7 @@ struct mf_tune_run {
     const struct mf_tune_options *options;
     const char *table;            /* path of the tuned table to write */
     const struct mf_table *known; /* with --compare: the table as it was before the run */
-    const char *farm_name;        /* name in the state folder: "own", or the URL */
+    const char *farm_name;        /* the farm in records of the state folder: "own" or the URL */
     struct mf_tune_farm *farm;    /* NULL if the farm is external */
     struct mf_tune_state *state;
     struct mf_tune_list *lists; /* one list per device class */

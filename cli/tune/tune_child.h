@@ -1,4 +1,5 @@
-/* Child processes of `moefarm tune`. If `moefarm tune` dies, the kernel stops them. */
+/* Manages the child processes of `moefarm tune`. If `moefarm tune` dies, the kernel stops the child
+ * processes. */
 #pragma once
 
 #include <stdbool.h>
@@ -23,7 +24,7 @@ int mf_tune_child_start(struct mf_tune_child *c, char *const *argv);
 bool mf_tune_child_reap(struct mf_tune_child *c);
 /* Sends SIGTERM if the child is running. */
 void mf_tune_child_terminate(const struct mf_tune_child *c);
-/* Waits for a child that got SIGTERM. Kills it after a timeout. */
+/* Waits until a child that got SIGTERM has exited. After a timeout, kills the child. */
 void mf_tune_child_end(struct mf_tune_child *c);
 
 #define MF_TUNE_LINE_MAX 300

@@ -66,8 +66,8 @@ static int add_step(struct mf_compat_table *t, const struct mf_device_class *cla
     return mf_compat_table_add(t, class, shape, &c);
 }
 
-/* Adds the task's candidates that passed every gate to t. If there are none, t stays empty. Returns the exit
- * code. */
+/* Adds the task's candidates that passed every gate to `t`. If no candidate passed, `t` stays empty. Returns
+ * the exit code. */
 static int fetch_steps(struct mf_cli *cli, const cJSON *task, struct mf_compat_table *t)
 {
     _cleanup_(cJSON_Deletep) cJSON *steps = NULL;
@@ -120,7 +120,7 @@ static void print_kernels(const struct mf_compat_row *row, struct mf_buf *out)
         (void)mf_buf_addf(out, ", including %.4f us added by the rule", row->added);
 }
 
-/* Prints the rule's winner and the race's winner. */
+/* Prints the additive rule's winner and the race's winner of a shape. */
 static void print_comparison(const struct mf_compat_shape *s, const struct mf_compat_row *best,
                              const struct mf_tune_outcome *raced, struct mf_buf *out)
 {
@@ -141,8 +141,9 @@ static void print_comparison(const struct mf_compat_shape *s, const struct mf_co
 /* ---- a batch ---- */
 
 struct ranked {
-    struct mf_table *all, *best; /* all: merged tables; best: only the winners of these tables */
-    struct mf_buf candidates;    /* every candidate, in the format of a recorded table */
+    /* all: the merged tables of all shapes; best: only the winner of each shape */
+    struct mf_table *all, *best;
+    struct mf_buf candidates; /* every candidate, in the format of a recorded table */
 };
 
 static void release_ranked(struct ranked *r)

@@ -1,4 +1,4 @@
-/* Finds the devices of a private farm: the local devices and the requested ones. */
+/* Finds the devices of a private farm: the requested devices, or else the local ones. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -108,7 +108,8 @@ int mf_tune_devices(const char *requested, int64_t mp, struct mf_tune_device ret
     int code = 0;
 
     mf_buf_init(&text, LIST_MAX);
-    /* If the first device is simulated, assume that all are, and do not list the local devices. */
+    /* If the first requested device is simulated, assume that all are simulated, and do not list the local
+     * devices. */
     if (!requested || strncmp(requested, "sim:", 4) != 0)
         code = list_devices(&text);
     if (code != 0)

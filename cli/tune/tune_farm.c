@@ -19,7 +19,7 @@
 #define LOCK_TIMEOUT_MS  30000 /* maximum wait for the coordinator of a killed run to exit */
 #define POLL_MS          10
 #define RESTART_DELAY_MS 1000 /* minimum time between a worker's exit and its restart */
-/* maximum restarts of a worker; a killed worker may hold its device for a moment */
+/* maximum restarts of a worker; a restart fails while a killed worker still holds the device */
 #define RESTARTS_MAX 10
 
 struct worker {
@@ -38,8 +38,8 @@ struct mf_tune_farm {
     size_t n;
 };
 
-/* Waits until the coordinator of a killed run has closed its database. That coordinator exits by itself,
- * because its parent has died. */
+/* Waits until the coordinator of a killed run has closed its database. That coordinator exits without a
+ * signal from this program, because its parent process has died. */
 static int wait_for_lock(const char *folder)
 {
     char path[MF_TUNE_PATH_MAX + 16];
@@ -170,7 +170,8 @@ const char *mf_tune_farm_url(const struct mf_tune_farm *f)
     return f->url;
 }
 
-/* Restarts a worker that exited. Gives up a worker that exits too often, and reports it. */
+/* Restarts the worker if it has exited. If the worker exits too often, reports this and does not restart it
+ * again. */
 static int check_worker(struct mf_tune_farm *f, struct worker *w)
 {
     char line[MF_TUNE_LINE_MAX];
@@ -225,7 +226,7 @@ struct mf_tune_farm *mf_tune_farm_stop(struct mf_tune_farm *f)
         mf_tune_child_terminate(&f->workers[i].child);
     for (size_t i = 0; i < f->n; i++)
         mf_tune_child_end(&f->workers[i].child);
-    /* Stop the coordinator last, so that it commits the results that stopping workers send. */
+    /* Stop the coordinator last, so that it commits the results that the workers send while they stop. */
     mf_tune_child_terminate(&f->daemon);
     mf_tune_child_end(&f->daemon);
     free(f);

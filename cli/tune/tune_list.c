@@ -39,7 +39,7 @@ static bool has_row(const struct mf_table *t, const struct mf_device_class *clas
     return mf_table_find(t, class, shape) != NULL;
 }
 
-/* Adds the shape to the shapes to tune or to the tuned shapes, or counts it as present in another table. */
+/* Adds the shape to l->shapes or l->tuned, or counts it in l->n_elsewhere. */
 static void consider(struct mf_tune_list *l, const struct mf_table *const *tuned, size_t n_tuned,
                      const struct mf_tune_choice *choice, const struct mf_shape *shape)
 {

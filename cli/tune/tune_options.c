@@ -1,4 +1,4 @@
-/* Options of moefarm tune: AITER's options under their names, then moefarm's. */
+/* Defines the options of moefarm tune: AITER's options under AITER's names, then moefarm's own options. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>

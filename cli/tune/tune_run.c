@@ -19,7 +19,8 @@ struct batch {
     struct mf_tune_run *run;
     struct mf_tune_pending pending;
     int64_t id;
-    bool refused;  /* the farm rejected the content, so that no batch exists and a retry cannot succeed */
+    /* true: the farm rejected the content, so that no batch exists and a retry cannot succeed */
+    bool refused;
     size_t merged; /* number of done tasks when the table was last written */
     int failed;    /* exit code of the first on_tick call that failed; 0 if none */
 };
@@ -89,7 +90,7 @@ static cJSON *make_options(const struct mf_tune_options *o, const struct mf_devi
     return options;
 }
 
-/* Prints the options as text, which identifies the batches of this run. NULL if out of memory. */
+/* Returns the options as a text that identifies the batches of this run, or NULL if out of memory. */
 static char *print_options(const struct mf_tune_options *o, const struct mf_device_class *class)
 {
     _cleanup_(cJSON_Deletep) cJSON *options = make_options(o, class);
@@ -110,8 +111,8 @@ static int make_csv(const struct mf_shape *shapes, size_t n, struct mf_buf *csv)
     return r < 0 ? mf_cli_fail(MF_EXIT_FAILED, "%s", why) : 0;
 }
 
-/* True if the farm rejected the content of the request. False for authentication, timeout and rate limit
- * errors, because the same request may succeed later. */
+/* Returns true if the farm rejected the content of the request. Returns false for authentication, timeout and
+ * rate limit errors, because the same request may succeed later. */
 static bool is_refusal(long status)
 {
     static const long others[] = {401, 403, 408, 429};
@@ -123,8 +124,9 @@ static bool is_refusal(long status)
     return status >= 400 && status < 500;
 }
 
-/* Submits the recorded batch. A second submission returns the same batch, because it has the same key. If the
- * batch is rejected, deletes its record, because it would make every later run fail. */
+/* Submits the recorded batch. A second submission returns the same batch, because the record stores the
+ * idempotency key. If the farm rejects the batch, deletes the record, because the record would make every
+ * later run fail. */
 static int submit(struct batch *b)
 {
     _cleanup_(mf_http_reply_release) struct mf_http_reply reply;
@@ -170,8 +172,8 @@ static int fetch_table(struct batch *b, const char *consumer, struct mf_table **
                : 0;
 }
 
-/* Fetches the batch's rows. For AITER, fetches only the rows whose kernels AITER dispatches. The rows keep
- * moefarm's columns after AITER's, so that a later run recognises the rows. */
+/* Fetches the batch's rows. For AITER, fetches only the rows whose kernels AITER dispatches. The rows have
+ * moefarm's columns after AITER's columns, so that a later run recognises the rows as moefarm's. */
 static int fetch_rows(struct batch *b, struct mf_table **ret)
 {
     _cleanup_(mf_table_freep) struct mf_table *ours = NULL;
@@ -388,7 +390,8 @@ static int submit_new(struct batch *b, const struct mf_tune_list *list, size_t f
 
 /* ---- batches of an earlier run ---- */
 
-/* Removes the batch's rows from this run's lists. Returns false if the batch does not belong to this run. */
+/* Removes the batch's shapes from this run's lists. Returns false if the batch does not belong to this run.
+ */
 static bool covers(struct mf_tune_run *run, const struct mf_tune_pending *p)
 {
     _cleanup_(cJSON_Deletep) cJSON *body = mf_json_parse(p->body, strlen(p->body), BODY_MAX);
@@ -410,7 +413,8 @@ static bool covers(struct mf_tune_run *run, const struct mf_tune_pending *p)
     return any;
 }
 
-/* Cancels a batch of a run with other options, because it would keep the devices from this run's shapes. */
+/* Cancels a batch of an earlier run with other options, because the batch would occupy the devices that this
+ * run needs. */
 static int abandon(struct batch *b)
 {
     _cleanup_(mf_http_reply_release) struct mf_http_reply reply;
@@ -464,7 +468,8 @@ static int resume_all(struct mf_tune_run *run)
 
 /* ---- all batches ---- */
 
-/* Submits the same range of every class's list at once, because the classes use different devices. */
+/* Submits one batch per class at the same time, because the classes use different devices. Each batch has the
+ * shapes of the class's list from index `first` on. */
 static int tune_part(struct mf_tune_run *run, size_t first)
 {
     _cleanup_(mf_freep) struct batch *batches = calloc(run->n_lists, sizeof(*batches));

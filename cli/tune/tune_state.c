@@ -18,7 +18,7 @@
 #include "common/base/text.h"
 
 #define PENDING     "pending-"
-#define PENDING_MAX (40u << 20) /* a submission has at most 16 MiB, and JSON escaping enlarges it */
+#define PENDING_MAX (40u << 20) /* maximum record: 16 MiB of submission, enlarged by JSON escaping */
 #define BATCHES_MAX 4096
 
 /* ---- the folder ---- */

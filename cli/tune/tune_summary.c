@@ -90,8 +90,8 @@ static void print_reasons(const struct mf_tune_outcomes *o, enum mf_tune_end end
     }
 }
 
-/* Prints the failed rows in the columns of an untuned file. AITER's file also has gfx, but no cu_num; both
- * programs can read this form. */
+/* Prints the failed rows in the columns of an untuned file, without device columns. AITER's file also has the
+ * column gfx. Both programs can read the printed rows. */
 static void print_repro(const struct mf_tune_outcomes *o, size_t n, struct mf_buf *out)
 {
     (void)mf_buf_addf(out,

@@ -30,8 +30,8 @@ void mf_buf_clear(struct mf_buf *b)
         b->data[0] = '\0';
 }
 
-/* Makes room for `extra` bytes and the terminator. cap includes the terminator, so it is 0 or at most max +
- * 1. */
+/* Makes room for `extra` bytes and the terminator. b->cap includes the terminator, so b->cap is 0 (no
+ * allocation) or at most b->max + 1. */
 static int reserve(struct mf_buf *b, size_t extra)
 {
     if (b->error < 0)
@@ -103,7 +103,7 @@ int mf_buf_addv(struct mf_buf *b, const char *format, va_list args)
         }
     }
     va_end(again);
-    /* Output that did not fit has overwritten the terminator. */
+    /* Restore the terminator, which was overwritten by output that did not fit. */
     if (r < 0 && b->cap > 0)
         b->data[b->len] = '\0';
     return r;

@@ -1,8 +1,8 @@
 /* A growing byte buffer with a size limit.
  *
- * data is never NULL after init and data[len] is always 0, so it can be used as a C string. An append that
- * exceeds the limit or runs out of memory changes nothing and makes every later append fail (sticky error),
- * so a sequence of appends needs one check of mf_buf_error(). */
+ * data is never NULL after init and data[len] is always 0, so `data` can be used as a C string. An append
+ * that exceeds the limit or runs out of memory changes nothing and makes every later append fail (sticky
+ * error), so a sequence of appends needs only one check of mf_buf_error(). */
 #pragma once
 
 #include <stdarg.h>

@@ -43,9 +43,9 @@ static void folder_of(const char *file, char ret[PATH_MAX])
     mf_format(ret, PATH_MAX, "%.*s", slash ? (int)(slash - file) + 1 : 1, slash ? file : ".");
 }
 
-/* Returns N if `file` is entry N of this process's descriptor directory, by whatever path it is named;
- * otherwise -1. The text of such a symbolic link is only the path that the open file had when it was opened.
- */
+/* Returns N if `file`, under any path, names entry N of this process's descriptor directory (/proc/self/fd),
+ * otherwise -1. The entry is a symbolic link whose text is only the path that the file had when it was
+ * opened. */
 static int own_descriptor(const char *file)
 {
     static const char *const folders[] = {"/proc/self/fd", "/proc/thread-self/fd"};
@@ -64,8 +64,8 @@ static int own_descriptor(const char *file)
     return -1;
 }
 
-/* True if `file` is in /proc. A symbolic link there refers to an open file; the link text is only the path
- * that the file had when it was opened. */
+/* True if `file` is in /proc. A symbolic link in /proc refers to an open file; the link's text is only the
+ * path that the file had when it was opened. */
 static bool is_in_proc(const char *file)
 {
     char folder[PATH_MAX];
@@ -74,8 +74,8 @@ static bool is_in_proc(const char *file)
     return statfs(folder, &fs) == 0 && fs.f_type == PROC_SUPER_MAGIC;
 }
 
-/* Follows symbolic links in the last path component only, because open(2) follows those in the directories.
- * Stops at a link to an open file of a process. */
+/* Follows symbolic links in the last path component only, because open(2) itself follows links in the
+ * directories. Stops at a link to an open file of a process. */
 static int follow_links(struct mf_target *t)
 {
     char to[PATH_MAX] = "", *file = t->file;
@@ -124,9 +124,9 @@ int mf_target_find(const char *path, struct mf_target *ret)
     return 0;
 }
 
-/* A file that this process has open is not opened again, because the new descriptor would have its own
- * position and lack O_APPEND. A file that another process has open is opened and truncated, as a shell's ">"
- * does. */
+/* Writes to the existing descriptor if this process has the file open, because a new descriptor would have
+ * its own position and lack O_APPEND. Opens and truncates a file that only another process has open, as a
+ * shell's ">" does. */
 int mf_stream_write(const struct mf_target *target, const void *data, size_t len)
 {
     if (target->descriptor >= 0)

@@ -1,12 +1,12 @@
 /* Named crash points for tests, placed around the durable operations of the coordinator, a worker, a runner
  * and an export. At its crash point a process kills itself with SIGKILL.
  *
- *   MOEFARM_FAULT=NAME:N:FILE    the process that reaches NAME for the N-th time kills itself
+ *   MOEFARM_FAULT=NAME:N:FILE     the process that reaches crash point NAME for the N-th time kills itself
  *
- * All processes, including restarted ones, map the counter in FILE. N therefore counts the hits of all of
- * them, and exactly one process dies. The test creates FILE empty and reads the total from it afterwards. If
- * the variable is not set, a crash point costs one comparison. mf_fault_init() reads the variable once,
- * before threads start. */
+ * All processes, including restarted ones, map the counter in FILE. N therefore counts the hits of all
+ * processes, and exactly one process dies. The test creates FILE empty and reads the total number of hits
+ * from FILE afterwards. If MOEFARM_FAULT is not set, a crash point costs one comparison. mf_fault_init()
+ * reads the variable once, before threads start. */
 #pragma once
 
 #include "common/base/names.h"
@@ -52,8 +52,8 @@ MF_NAMES_DECLARE(mf_fault, MF_FAULT_, MF_FAULT_MAP);
 /* Crash point armed in this process; MF_FAULT_NONE outside tests. */
 extern enum mf_fault mf_fault_armed;
 
-/* Reads MOEFARM_FAULT. -EINVAL: not in the form NAME:N:FILE. Other negative errno values: FILE could not be
- * mapped. */
+/* Reads MOEFARM_FAULT. -EINVAL: its value is not in the form NAME:N:FILE. Other negative errno values: FILE
+ * could not be mapped. */
 int mf_fault_init(void);
 /* Increments the counter in FILE; kills the process on the N-th hit. */
 void mf_fault_hit(void);

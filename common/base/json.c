@@ -7,14 +7,15 @@
 
 #include "common/base/text.h"
 
-#define EXACT_MAX (INT64_C(1) << 53) /* a double represents every integer up to here */
+#define EXACT_MAX (INT64_C(1) << 53) /* doubles represent every integer up to 2^53 */
 
 static bool is_hex(unsigned char c)
 {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
 }
 
-/* True for "\uXXXX" other than U+0000. cJSON ends the string at U+0000 and at invalid digits. */
+/* True for a valid "\uXXXX" other than U+0000. Other escapes must be rejected, because cJSON ends the string
+ * at U+0000 and at invalid digits. */
 static bool is_unicode_escape(const unsigned char *p, size_t left)
 {
     if (left < 6)

@@ -14,15 +14,17 @@ MF_DEFINE_CLEANUP(cJSON *, cJSON_Delete);
  * without \u0000, which would terminate a C string early. Nesting is limited to cJSON's 1000 levels. Returns
  * NULL with errno EBADMSG for invalid text, ENOMEM if memory runs out. */
 cJSON *mf_json_parse(const char *text, size_t len, size_t max);
-/* Returns the line, from 1, at which mf_json_parse() stopped reading an invalid text. */
+/* Returns the number of the line, from 1, at which mf_json_parse() stopped reading an invalid text. */
 size_t mf_json_error_line(const char *text, size_t len);
-/* Each function reads member `key` of an object. -ENOENT: the member is absent or null; -EINVAL: it has
- * another type or is out of range. *ret is unchanged on failure. The object owns a returned text. */
+/* Each function reads member `key` of an object. -ENOENT: the member is absent or null. -EINVAL: the member
+ * has another type or is out of range. *ret is unchanged on failure. A returned text is owned by the object.
+ */
 int mf_json_i64(const cJSON *object, const char *key, int64_t min, int64_t max, int64_t *ret);
 int mf_json_double(const cJSON *object, const char *key, double *ret);
 int mf_json_bool(const cJSON *object, const char *key, bool *ret);
 int mf_json_text(const cJSON *object, const char *key, const char **ret);
-/* Like mf_json_i64 and mf_json_double, but read the value itself. A NULL value counts as absent. */
+/* Like mf_json_i64 and mf_json_double, but these functions read `value` itself instead of a member. A NULL
+ * value is treated as absent. */
 int mf_json_value_i64(const cJSON *value, int64_t min, int64_t max, int64_t *ret);
 int mf_json_value_double(const cJSON *value, double *ret);
 /* Returns the member, or NULL if it is absent or of another type. */
@@ -36,5 +38,6 @@ char *mf_json_print(const cJSON *json);
 void mf_json_put_number(struct mf_buf *b, double d);
 void mf_json_put_u64(struct mf_buf *b, uint64_t value);
 void mf_json_put_text(struct mf_buf *b, const char *text);
-/* Adds an integer that is printed exactly. The readers above accept magnitudes up to 2^53. */
+/* Adds an integer that is printed with all its digits. The readers above accept only magnitudes up to 2^53.
+ */
 cJSON *mf_json_add_i64(cJSON *object, const char *key, int64_t value);

@@ -12,10 +12,10 @@
 #define EXACT_DIGITS   1e15 /* below this value, 15 digits represent every integer */
 #define FRACTION       1000000
 #define FRACTION_LEAST 1e-4 /* below this value, cJSON prints an exponent */
-#define FRACTION_MOST  1e9  /* below this value, 15 digits leave six for the fraction */
+#define FRACTION_MOST  1e9  /* below this value, 15 digits leave six decimals */
 
-/* Writes the value in decimal with at least n digits, so that it ends before index `at`. Returns the index of
- * the first digit. */
+/* Writes the value in decimal with at least n digits; the last digit goes to text[at - 1]. Returns the index
+ * of the first digit. */
 static size_t put_digits(char *text, size_t at, uint64_t value, size_t n)
 {
     for (size_t end = at; value > 0 || end - at < n; value /= 10)
@@ -30,7 +30,7 @@ void mf_json_put_u64(struct mf_buf *b, uint64_t value)
     (void)mf_buf_add(b, text + at, sizeof(text) - at);
 }
 
-/* Writes a decimal point and the millionths without trailing zeros, so that they end before index `at`.
+/* Writes a decimal point and the millionths without trailing zeros; the last digit goes to text[at - 1].
  * Returns the index of the point. */
 static size_t put_fraction(char *text, size_t at, uint64_t millionths)
 {
@@ -42,8 +42,8 @@ static size_t put_fraction(char *text, size_t at, uint64_t millionths)
     return at;
 }
 
-/* Prints integers and numbers with at most six decimals, which covers times, ratios and ids. Up to 15 digits,
- * this text is the shortest that parses to the same double. Returns false for other numbers. */
+/* Prints an integer, or a number with at most six decimals, such as a time or a ratio. With up to 15 digits,
+ * the text is the shortest that parses to the same double. Returns false for all other numbers. */
 static bool add_short_number(struct mf_buf *b, double d)
 {
     double size = fabs(d);
@@ -70,8 +70,8 @@ static bool add_short_number(struct mf_buf *b, double d)
     return true;
 }
 
-/* cJSON prints a number with printf and parses it again to decide whether it needs more digits, which costs 1
- * us. Use cJSON only for numbers without a short text. */
+/* Calls cJSON only for numbers without a short text. cJSON needs 1 us per number, because it prints the
+ * number with printf and parses the text to decide whether more digits are needed. */
 void mf_json_put_number(struct mf_buf *b, double d)
 {
     cJSON item = {.type = cJSON_Number, .valuedouble = d};

@@ -23,8 +23,8 @@ void mf_log_init(const char *program, enum mf_log_level level)
 }
 
 /* Formats "2026-11-20T23:01:07.123Z". Avoids gmtime_r, which takes the C library's time zone lock. The
- * conversion of days to a date is from Howard Hinnant, "chrono-compatible low-level date algorithms"; its
- * years start in March. */
+ * conversion of days to a date is from Howard Hinnant, "chrono-compatible low-level date algorithms", in
+ * which a year starts in March. */
 static void print_time(int64_t wall_ms, char *buf, size_t cap)
 {
     int64_t days = wall_ms / 86400000, ms = wall_ms % 86400000;

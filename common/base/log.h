@@ -4,7 +4,8 @@
 
 enum mf_log_level { MF_LOG_ERROR, MF_LOG_WARNING, MF_LOG_INFO, MF_LOG_DEBUG };
 
-/* Call it once, before threads start. The string `program` must stay valid as long as messages are logged. */
+/* Sets the program name and the log level. Call it once, before threads start. The string `program` must stay
+ * valid as long as messages are logged. */
 void mf_log_init(const char *program, enum mf_log_level level);
 void mf_log(enum mf_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Logs the message at error level, followed by ": " and the error text of -r. Returns r. */

@@ -23,8 +23,8 @@ static int parse_address(const char *text, struct mf_notify *n)
     return 0;
 }
 
-/* Returns half of the watchdog timeout in ms, 0 without a watchdog. If $WATCHDOG_PID names another process,
- * the watchdog is not for this process. */
+/* Returns half of the watchdog timeout in ms; 0 if there is no watchdog, or if $WATCHDOG_PID names another
+ * process. */
 static int64_t read_watchdog(void)
 {
     const char *us = getenv("WATCHDOG_USEC"), *pid = getenv("WATCHDOG_PID");

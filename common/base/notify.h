@@ -25,6 +25,6 @@ void mf_notify_release(struct mf_notify *n);
 void mf_notify_send(struct mf_notify *n, const char *lines);
 /* Sends WATCHDOG=1 if it is due. now_ms: the current time from mf_now_ms(). */
 void mf_notify_watchdog(struct mf_notify *n, int64_t now_ms);
-/* Time by which the loop must call mf_notify_watchdog() again (clock of mf_now_ms()); INT64_MAX without a
- * watchdog. */
+/* Returns the time (clock of mf_now_ms()) by which the loop must call mf_notify_watchdog() again; INT64_MAX
+ * without a watchdog. */
 int64_t mf_notify_due_ms(const struct mf_notify *n);

@@ -8,7 +8,7 @@
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
 
-/* maximum width of the left column of --help; a longer option has a line of its own */
+/* maximum width of the left column of --help; the help text of a wider option starts on the next line */
 #define LEFT_MAX      28
 #define HELP_WIDTH    90
 #define LEFT_TEXT_MAX 160
@@ -40,7 +40,7 @@ static const char *argument_of(const struct mf_opt *o)
     return o->argument ? o->argument : "VALUE";
 }
 
-/* Returns the number of spellings of the first option, which are the first rows that set the same value. */
+/* Returns how many rows, from opts[0] on, set the same value. These rows are the spellings of one option. */
 static size_t count_spellings(const struct mf_opt *opts, size_t n)
 {
     size_t i = 1;
@@ -49,7 +49,8 @@ static size_t count_spellings(const struct mf_opt *opts, size_t n)
     return i;
 }
 
-/* True if --help shows a "no-" form: for a bool, unless its name has one letter or starts with "no-". */
+/* True if --help shows a "no-" form of the option. Every bool has this form, unless its name has one letter
+ * or starts with "no-". */
 static bool shows_no(const struct mf_opt *o)
 {
     return !has_value(o) && !is_builtin(o) && strlen(o->name) > 1 && strncmp(o->name, "no-", 3) != 0;
@@ -77,7 +78,8 @@ static const char *help_of(const struct mf_opt *o, size_t n)
     return "";
 }
 
-/* Formats " (default: 8)"; empty if no default is to be shown, or if the help text states it. */
+/* Formats " (default: 8)", or "" if there is no default to show or the help text already states the default.
+ */
 static void print_default(const struct mf_opt *o, char *buf, size_t cap)
 {
     buf[0] = '\0';
@@ -107,7 +109,7 @@ static void print_default(const struct mf_opt *o, char *buf, size_t cap)
     }
 }
 
-/* Prints words from column `indent` on, breaking lines before HELP_WIDTH. */
+/* Prints a text from column `indent` on and breaks its lines before column HELP_WIDTH. */
 static void print_wrapped(FILE *out, const char *text, int indent)
 {
     int column = indent;

@@ -3,8 +3,8 @@
  * Accepts "--name value" and "--name=value". A bool takes no value and also has "--no-name". The first word
  * that is not an option starts the positional arguments; "--" ends the options. One dash is accepted in place
  * of two, and an underscore in place of a dash within a name. --help shows one-letter names with one dash.
- * Consecutive rows with the same value pointer are spellings of one option; one of them has the help text.
- * --help, -h and --version always exist. */
+ * Consecutive rows with the same value pointer are spellings of one option; only one of these rows has the
+ * help text. --help, -h and --version always exist. */
 #pragma once
 
 #include <stdbool.h>
@@ -17,16 +17,18 @@ enum mf_opt_type {
     MF_OPT_INT,
     MF_OPT_DOUBLE,
     MF_OPT_TEXT,
-    MF_OPT_OPTIONAL, /* text; "" if the option has no value */
+    MF_OPT_OPTIONAL, /* text; "" if the option is given without a value */
 };
 
 struct mf_opt {
     const char *name; /* without dashes */
     enum mf_opt_type type;
-    void *value;          /* bool, int64_t, double or const char *; holds the default before parsing */
+    /* variable of type bool, int64_t, double or const char *; holds the default before parsing */
+    void *value;
     const char *argument; /* placeholder of the value in --help; NULL for a bool */
     const char *help;
-    /* range of an int; both 0: unlimited. A default outside the range means "not set" and is not shown */
+    /* range of an int; min and max both 0: unlimited. A default outside the range means "not set" and is not
+     * shown */
     int64_t min, max;
 };
 
@@ -39,6 +41,6 @@ struct mf_opt {
 int mf_opts_parse(const char *usage, const struct mf_opt *opts, size_t n, int argc, char **argv,
                   int *ret_rest);
 /* Returns how many argv words the option takes (1 or 2). `word` starts with '-'; `next` is the following word
- * or NULL. An unknown option takes one. */
+ * or NULL. An unknown option takes one word. */
 int mf_opts_words(const struct mf_opt *opts, size_t n, const char *word, const char *next);
 void mf_opts_help(FILE *out, const char *usage, const struct mf_opt *opts, size_t n);

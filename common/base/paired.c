@@ -4,8 +4,8 @@
 
 MF_NAMES_DEFINE(mf_paired_verdict, MF_PAIRED_, MF_PAIRED_MAP)
 
-/* The range of n values misses the median only if all values lie on the same side of the median. The
- * probability of this is 2^(1-n). */
+/* The interval from the smallest to the largest of n values misses the median only if all values lie on the
+ * same side of the median. The probability of this is 2^(1-n). */
 size_t mf_paired_min_rounds(double confidence)
 {
     size_t n = 1;
@@ -24,7 +24,7 @@ int mf_paired_interval(const double *old_us, const double *new_us, size_t n, dou
 {
     if (n == 0)
         return -EINVAL;
-    /* Logarithms make r and 1/r symmetric around zero. */
+    /* Logarithms make the ratios r and 1/r symmetric around zero. */
     for (size_t i = 0; i < n; i++) {
         if (!is_time(old_us[i]) || !is_time(new_us[i]))
             return -EINVAL;

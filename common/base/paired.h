@@ -20,8 +20,8 @@
 /* clang-format on */
 MF_NAMES_DECLARE(mf_paired_verdict, MF_PAIRED_, MF_PAIRED_MAP);
 
-/* Maximum number of racers that a race reruns, divided equally among its groups; each group's winner is
- * always rerun. The coordinator, which budgets the race, and the worker, which runs it, both use this number.
+/* Maximum number of racers that a race reruns, divided equally among the race's groups; each group's winner
+ * is always rerun. Used by the coordinator, which budgets the race, and by the worker, which runs the race.
  */
 #define MF_RACE_RERUN_MAX 4
 
@@ -36,13 +36,13 @@ struct mf_paired {
     struct mf_interval change;
 };
 
-/* Minimum number of rounds for an interval of this confidence: 6 at 0.95, 8 at 0.99. */
+/* Returns the minimum number of rounds for an interval of this confidence: 6 at 0.95, 8 at 0.99. */
 size_t mf_paired_min_rounds(double confidence);
-/* Confidence interval of the change. scratch holds n values. -EINVAL: n is 0, or a time is not finite and
- * positive. */
+/* Computes the confidence interval of the change. scratch: space for n values. -EINVAL: n is 0, or a time is
+ * not finite and positive. */
 int mf_paired_interval(const double *old_us, const double *new_us, size_t n, double confidence,
                        double *scratch, struct mf_interval *ret);
-/* Like mf_paired_interval, with the verdict. A caller that judges a growing series repeatedly and stops at a
- * verdict must divide 1 - confidence among the judgements. */
+/* Like mf_paired_interval, and also decides the verdict. A caller that judges a growing series repeatedly and
+ * stops at the first verdict must divide 1 - confidence among the judgements. */
 int mf_paired_judge(const double *old_us, const double *new_us, size_t n, const struct mf_paired_rule *rule,
                     double *scratch, struct mf_paired *ret);

@@ -29,7 +29,8 @@ void mf_key_print(const uint8_t key[MF_KEY_SIZE], char text[MF_KEY_TEXT_MAX]);
 int mf_key_parse(const char *text, uint8_t ret[MF_KEY_SIZE]);
 
 int mf_secret_make(uint8_t ret[MF_KEY_SIZE]);
-/* BLAKE2b hash for storage. A secret of 256 random bits needs no salt and no slow hash. */
+/* Computes the BLAKE2b hash that is stored instead of the secret. A secret of 256 random bits needs no salt
+ * and no slow hash. */
 int mf_secret_hash(const uint8_t secret[MF_KEY_SIZE], uint8_t ret[MF_KEY_SIZE]);
 /* Constant-time comparison. */
 bool mf_secret_equal(const uint8_t a[MF_KEY_SIZE], const uint8_t b[MF_KEY_SIZE]);

@@ -92,7 +92,7 @@ struct ranks {
     size_t n;                      /* pairs with a difference */
     double positive;               /* doubled rank sum of the positive differences */
     double tie_term;               /* sum of t^3 - t over all groups of t tied values */
-    unsigned doubled[EXACT_PAIRS]; /* each pair's doubled rank, when n is at most EXACT_PAIRS */
+    unsigned doubled[EXACT_PAIRS]; /* doubled rank of each pair; set only if n is at most EXACT_PAIRS */
 };
 
 static struct ranks rank_differences(const double *difference, size_t n, double *scratch)
@@ -157,10 +157,10 @@ double mf_wilcoxon_p(const double *difference, size_t n, double *scratch)
     return ranks.n <= EXACT_PAIRS ? exact_p(&ranks) : normal_p(&ranks);
 }
 
-/* Returns the largest k for which [k-th smallest, k-th largest] covers the median with the confidence, or 1
- * if even the whole range does not cover it. The interval misses the median if fewer than k values lie on one
- * side of it, with probability 2 P(Binomial(n, 1/2) < k). Uses logarithms, because 2^-n underflows for large
- * n. */
+/* Returns the largest k for which the interval from the k-th smallest to the k-th largest value covers the
+ * median with this confidence; 1 if no k does. The interval misses the median if fewer than k values lie on
+ * one side of the median; the probability of this is 2 P(Binomial(n, 1/2) < k). Uses logarithms, because 2^-n
+ * underflows for large n. */
 static size_t interval_rank(size_t n, double confidence)
 {
     double log_p = -(double)n * log(2.0), tail = 0, allowed = (1 - confidence) / 2;

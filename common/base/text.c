@@ -16,7 +16,7 @@ static bool is_digit(char c)
 
 int mf_parse_i64(const char *text, int64_t min, int64_t max, int64_t *ret)
 {
-    /* strtoll accepts a plus sign and leading spaces. */
+    /* Check the first digit here, because strtoll accepts a plus sign and leading spaces. */
     const char *digits = text && *text == '-' ? text + 1 : text;
     if (!digits || !is_digit(*digits))
         return -EINVAL;
@@ -40,7 +40,8 @@ static const char *skip_digits(const char *p)
     return p;
 }
 
-/* strtod accepts spaces, a plus sign, hexadecimal, "inf" and "nan". */
+/* True for a plain decimal number. strtod would also accept spaces, a plus sign, hexadecimal, "inf" and
+ * "nan". */
 static bool is_decimal(const char *p)
 {
     if (*p == '-')

@@ -28,10 +28,12 @@ char *mf_append_i64(char *at, const char *end, int64_t value);
 bool mf_is_name(const char *text, size_t max);
 /* Matches a pattern with * and ? against the whole text. */
 bool mf_glob(const char *pattern, const char *text);
-/* Returns the length in bytes of the UTF-8 character at text, or 0 if it is invalid. left: number of bytes up
- * to the end of the text, at least 1. Rejects overlong forms, surrogates and code points above U+10FFFF. */
+/* Returns the length in bytes of the UTF-8 character at `text`, or 0 if the character is invalid. left:
+ * number of bytes from `text` to the end of the text, at least 1. Rejects overlong forms, surrogates and code
+ * points above U+10FFFF. */
 size_t mf_utf8_length(const void *text, size_t left);
-/* Levenshtein distance, ignoring ASCII case. Only the first MF_EDIT_MAX bytes of each text count. */
+/* Returns the Levenshtein distance. Ignores ASCII case and all bytes after the first MF_EDIT_MAX of each
+ * text. */
 #define MF_EDIT_MAX 40
 size_t mf_edit_distance(const char *a, size_t a_len, const char *b, size_t b_len);
 /* 64-bit FNV-1a. */

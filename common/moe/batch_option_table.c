@@ -255,7 +255,8 @@ static const struct mf_batch_option table[] = {
      .type = MF_OPTION_INT,
      FIELD(iters),
      .min = 5,
-     .max = 4000, /* samples that a result can hold in addition to the samples of the race's rounds */
+     /* maximum number of samples that a result can hold in addition to the samples of the race's rounds */
+     .max = 4000,
      .initial_help = "at most 20, as time allows",
      .argument = "N",
      .summary = "samples of the winner",

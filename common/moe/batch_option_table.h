@@ -1,5 +1,5 @@
 /* Options of a batch, and the table that describes each option: name, type, range, default, help. The REST
- * API and its OpenAPI document, the database, work units and the command line follow from the table. */
+ * API and its OpenAPI document, the database, work units and the command line are derived from this table. */
 #pragma once
 
 #include <stdbool.h>
@@ -42,47 +42,53 @@ struct mf_batch_options {
     int64_t time_cap_ms; /* time limit per step */
     struct mf_routing routing;
     enum mf_search search;
-    enum mf_consumer consumer; /* aiter: tune the key that AITER's production lookup computes from a row */
-    bool layout_free;          /* layout=free: each task may use its own weight layout */
-    char layout[MF_PATH_LAYOUT_MAX]; /* given weight layout "w1=row w2=row"; "": the farm chooses */
+    /* MF_CONSUMER_AITER: tune the key that AITER's production lookup computes from a row */
+    enum mf_consumer consumer;
+    bool layout_free; /* layout=free: each task may use its own weight layout */
+    /* required weight layout, such as "w1=row w2=row"; "": the farm chooses the layout */
+    char layout[MF_PATH_LAYOUT_MAX];
     enum mf_promote promote;
     double min_effect; /* promote=improved: minimum gain over the known row */
-    bool has_baseline; /* known rows come with the batch instead of from the farm's configs */
+    /* true: the known rows are part of the batch; false: the known rows are the farm's configs */
+    bool has_baseline;
     int64_t seed;      /* of the generated data */
     double fuse_saves; /* minimum memory traffic in bytes that a fused step must save; 0: no minimum */
     int n_no_fuse;     /* sets of ops that no step may fuse */
     mf_ops no_fuse[MF_BATCH_NO_FUSE_MAX];
-    int64_t warmup;     /* untimed runs of a candidate; 0: the first run is timed too */
-    int64_t iters;      /* samples of the winner's rerun; 0: the farm decides */
-    bool split_k;       /* false: exclude split-K steps */
-    bool shape_grouped; /* one worker measures all units of a task while it is connected */
-    int n_regret;       /* routing profiles of the regret races */
+    /* untimed runs before the samples of a candidate; 0: the first run is already a sample */
+    int64_t warmup;
+    int64_t iters; /* samples of the winner's rerun; 0: the farm decides */
+    bool split_k;  /* false: exclude split-K steps */
+    /* true: one worker measures all units of a task as long as that worker stays connected */
+    bool shape_grouped;
+    int n_regret; /* routing profiles of the regret races */
     struct mf_routing regret[MF_BATCH_REGRET_MAX];
-    /* 0: the classes with a live worker at submission or, without a live worker, the class of the next worker
-     */
+    /* number of requested classes. 0: the farm uses every class with a live worker at submission; if no
+     * worker is live, it uses the class of the next worker */
     int n_classes;
     struct mf_device_class classes[MF_BATCH_CLASSES_MAX];
 };
 
-/* Type of an option: of its field, its text and its JSON. */
+/* Type of an option. The type determines the C type of the field, the text form and the JSON form. */
 enum mf_option_type {
     MF_OPTION_INT,     /* int64_t */
     MF_OPTION_NUMBER,  /* double */
     MF_OPTION_FLAG,    /* bool, in JSON 0 or 1 */
     MF_OPTION_NAME,    /* enum, one of `names` */
     MF_OPTION_TEXT,    /* text with its own syntax */
-    MF_OPTION_ROUTING, /* text, as MF_OPTION_TEXT; the API also accepts an array of token counts */
+    MF_OPTION_ROUTING, /* text, like MF_OPTION_TEXT; the API also accepts an array of token counts */
     MF_OPTION_LIST,    /* comma-separated text, in JSON an array */
-    MF_OPTION_PRIVATE, /* bool, in JSON true or false; the coordinator sets it, not the user */
+    MF_OPTION_PRIVATE, /* bool, in JSON true or false; set by the coordinator, not by the user */
     MF_OPTION_N_TYPES_
 };
 
-/* Enough for the text of every option and for every item of a list. */
+/* Buffer size for the text of any option and of any item of a list. */
 #define MF_OPTION_VALUE_MAX MF_ROUTING_TEXT_MAX
 
-/* Syntax of a text, or of an item of a list. */
+/* Syntax of a text option, or of one item of a list option. */
 struct mf_option_syntax {
-    /* For a list, appends the item. Returns -EINVAL if the text is not valid. */
+    /* Sets the option from its text; for a list option, appends one item. Returns -EINVAL if the text is not
+     * valid. */
     int (*parse)(const char *text, struct mf_batch_options *ret);
     void (*print)(const struct mf_batch_options *o, int item, char buf[MF_OPTION_VALUE_MAX]);
     const char *items; /* what a list contains, for messages */
@@ -90,25 +96,29 @@ struct mf_option_syntax {
 };
 
 struct mf_batch_option {
-    const char *name; /* JSON member and query parameter; the flag of the command line has '-' for '_' */
+    /* name of the JSON member and of the query parameter; the command-line flag has '-' instead of '_' */
+    const char *name;
     enum mf_option_type type;
-    size_t offset;            /* offset of the field; for a list, of the number of items (an int) */
-    double min, max;          /* range of an integer or number; for a list, of the number of items */
+    /* offset of the field in the options; for a list, offset of the number of items (an int) */
+    size_t offset;
+    double min, max;          /* range of an integer or number; for a list, range of the number of items */
     bool below_max;           /* the number must be less than max */
     const char *const *names; /* names of an enum's values in their order, then NULL */
     const struct mf_option_syntax *syntax;
     const char *initial;      /* text of the default; NULL: the field is 0 */
-    const char *initial_help; /* the default as help shows it; NULL: `initial` */
+    const char *initial_help; /* text that help shows for the default; NULL: help shows `initial` */
     const char *argument;     /* placeholder of the value on the command line */
     const char *summary;      /* help without range and default */
-    const char *expected;     /* follows "expected " in errors; NULL: made from type and range */
-    bool for_units;           /* part of a work unit's options */
-    bool if_changed;          /* stored only if it differs from the default */
+    /* text after "expected " in error messages; NULL: derived from type and range */
+    const char *expected;
+    bool for_units; /* part of a work unit's options */
+    /* true: stored only if the value differs from the default; false: always stored */
+    bool if_changed;
 };
 
 /* At least the number of options. */
 #define MF_BATCH_N_OPTIONS_MAX 32
 /* All options, in the order in which the database stores them. */
 const struct mf_batch_option *mf_batch_option_table(size_t *ret_n);
-/* Text of the layout option: "common", "free" or "w1=… w2=…". */
+/* Returns the text of the layout option: "common", "free" or "w1=… w2=…". */
 const char *mf_batch_layout(const struct mf_batch_options *o);

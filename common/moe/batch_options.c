@@ -196,7 +196,7 @@ static void read_list(const struct mf_batch_option *o, const cJSON *json, struct
 
 /* ---- what a text must be ---- */
 
-/* Prints integers with all digits, and 1e15 without the '+' of "%g". */
+/* Prints an integer bound with all its digits, and 1e15 without the '+' that "%g" would print. */
 static void print_bound(const struct mf_batch_option *o, double bound, char buf[32])
 {
     mf_format(buf, 32, o->type == MF_OPTION_INT ? "%.0f" : "%g", bound);

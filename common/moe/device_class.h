@@ -13,7 +13,8 @@ struct mf_device_class {
     int cu_num;           /* compute units (AMD), SMs (NVIDIA) or CPU cores */
 };
 
-/* -EINVAL: the text is not name/number, the name has invalid characters, or the number is below 1. */
+/* Parses a text form. -EINVAL: the text is not name/number, the name has invalid characters, or the number is
+ * below 1. */
 int mf_device_class_parse(const char *text, struct mf_device_class *ret);
 void mf_device_class_print(const struct mf_device_class *c, char buf[MF_DEVICE_CLASS_TEXT_MAX]);
 bool mf_device_class_equal(const struct mf_device_class *a, const struct mf_device_class *b);

@@ -13,15 +13,16 @@ static const struct mf_device_peak peaks[] = {
      "AMD Instinct MI100 data sheet"},
     {"gfx90a", 104, "MI210",                 181,    0,      0,       181,    1638.4, 8,
      "AMD Instinct MI210 data sheet"},
-    /* A gfx90a device is one of the two dies of an MI250X and has half of the data sheet's figures. */
+    /* A gfx90a device is one of the two dies of an MI250X, so its figures are half of those in the data
+     * sheet. */
     {"gfx90a", 110, "MI250X (one die)",      191.5,  0,      0,       191.5,  1638.4, 8,
      "AMD Instinct MI250X data sheet"},
     {"gfx942", 304, "MI300X, MI325X",        1307.4, 2614.9, 0,       2614.9, 6000,   288,
      CDNA3 ", MI325X data sheet"},
     {"gfx942", 228, "MI300A",                980.6,  1961.2, 0,       1961.2, 5300,   280,
      CDNA3 ", MI300A data sheet"},
-    /* AMD publishes no figures for the MI308X. These assume 80 of the MI300X's 304 compute units at the same
-     * 2.1 GHz, and the same memory. */
+    /* AMD publishes no figures for the MI308X. The figures here assume 80 of the MI300X's 304 compute units
+     * at the same 2.1 GHz, and the same memory. */
     {"gfx942", 80,  "MI308X",                344.1,  688.1,  0,       688.1,  5300,   288,
      CDNA3 ": 80 compute units at 2.1 GHz"},
     {"gfx950", 256, "MI350X, MI355X",        2516.6, 5033.2, 10066.3, 5033.2, 8000,   288,

@@ -1,8 +1,8 @@
 /* Peak performance of device classes from vendor documents, the upper bound of plausible measurements.
  *
  * The figures are dense (no structured sparsity) at the highest clock that the vendor states. If several
- * models share a class, each figure is the maximum of the models, so that no possible measurement is
- * rejected. */
+ * device models share a class, each figure is the maximum over these models, so that no possible measurement
+ * is rejected. */
 #pragma once
 
 #include "common/moe/device_class.h"
@@ -12,10 +12,11 @@ struct mf_device_peak {
     const char *gfx;
     int cu_num;
     const char *model; /* for display: "MI350X, MI355X" */
-    /* Peak of 16, 8 and 4-bit floats (TFLOP/s) and int8 (TOP/s); 0: not supported */
+    /* Peak rates: 16-bit, 8-bit and 4-bit floats in TFLOP/s, int8 in TOP/s; 0: the type is not supported */
     double tf_16, tf_8, tf_4, ti_8;
     double gbs; /* device memory bandwidth in GB/s */
-    /* size of the shared cache (L2 or Infinity Cache) in MB; a call may find this much data cached */
+    /* size of the shared cache (L2 or Infinity Cache) in MB; a call may find this amount of its data already
+     * in the cache */
     double cache_mb;
     const char *source; /* a public document */
 };

@@ -77,7 +77,7 @@ static double scale_bytes(const struct mf_shape *shape, double rows, double colu
     case MF_QTYPE_PER_TOKEN:
         return 4 * rows;
     case MF_QTYPE_PER_1X32:
-        /* e8m0 scales have one byte; int4 has bf16 scales */
+        /* e8m0 scales have one byte; the scales of int4 weights are bf16 and have two */
         return rows * blocks(columns, 32) * (shape->q_dtype_w == MF_DTYPE_INT4 ? 2 : 1);
     case MF_QTYPE_PER_1X16:
         return rows * blocks(columns, 16) + 4; /* one byte per e4m3 scale, and 4 bytes for the global scale */

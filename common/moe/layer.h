@@ -33,20 +33,21 @@ typedef uint32_t mf_ops;
 mf_ops mf_layer_ops(const struct mf_shape *shape);
 
 #define MF_OPS_TEXT_MAX 80
-/* "gather+gemm1+act", in the order of the layer; "-" for an empty set. */
+/* Prints a set of ops, such as "gather+gemm1+act", in the order of the layer; "-" for an empty set. */
 void mf_ops_print(mf_ops ops, char buf[MF_OPS_TEXT_MAX]);
 /* -EINVAL for an unknown or repeated op. */
 int mf_ops_parse(const char *text, mf_ops *ret);
 
-/* FLOPs of the whole layer as AITER counts them: 2·T·k·H·(2I or I) + 2·T·k·H·I. With expert parallelism,
- * scaled by the fraction of local experts. */
+/* Returns the FLOPs of the whole layer by AITER's formula: 2·T·k·H·N + 2·T·k·H·I, where N is 2I with use_g1u1
+ * and I without. With expert parallelism, the sum is multiplied by the fraction of local experts. */
 double mf_layer_flops(const struct mf_shape *shape);
-/* Expected number of local experts with at least one token if all experts of all ranks are equally likely. */
+/* Returns the expected number of local experts with at least one token if all experts of all ranks are
+ * equally likely. */
 double mf_layer_expected_active(const struct mf_shape *shape);
-/* Returns the expected number of blocks of block_m rows of these experts; the last block of each expert is
- * padded. The row count of an expert is binomial; a normal distribution approximates the probability that the
- * row count exceeds each multiple of block_m. */
+/* Returns the expected number of blocks of block_m rows that the local experts fill; the last block of each
+ * expert is padded. The row count of an expert is binomial; a normal distribution approximates the
+ * probability that the row count exceeds each multiple of block_m. */
 double mf_layer_expected_blocks(const struct mf_shape *shape, int32_t block_m);
-/* Minimum traffic of the layer in bytes if `active` experts get tokens: their weights and scales are read
- * once, the hidden states are read, and the output is written. */
+/* Returns the minimum memory traffic of the layer in bytes if `active` experts get tokens: the weights and
+ * scales of these experts are read once, the hidden states are read, and the output is written. */
 double mf_layer_min_bytes(const struct mf_shape *shape, int64_t active);

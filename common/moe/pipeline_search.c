@@ -23,12 +23,12 @@ struct bits {
     uint64_t w[BITS_WORDS];
 };
 
-/* Steps that differ only in time and name. The cheapest pipelines contain only the cheapest steps of a group.
- */
+/* A group: steps that differ only in time and name. The cheapest pipelines contain only the cheapest steps of
+ * a group. */
 struct group {
     mf_ops covers;
     int32_t block_m;
-    /* index + 1 of the layout in which the steps read the weight; 0 if they do not read it */
+    /* index + 1 of the layout in which the steps read the weight; 0 if the steps do not read the weight */
     uint8_t w1, w2;
     struct bits needs, gives;    /* tensor specs that the steps read and write, without weights */
     struct bits redundant_zeros; /* set by find_redundant_zeros() */
@@ -36,24 +36,25 @@ struct group {
     int32_t ranks[MF_PATH_KEEP_MAX]; /* members, cheapest first */
 };
 
-/* The bits of a structure from here on hold 1 + the lowest op of the step that zeroes y; 0 if no step with
- * ops zeroes y. */
+/* The bits of a structure from ZERO_SHIFT on hold 1 + the lowest op of the step that zeroes y; 0 if no step
+ * with ops zeroes y. */
 #define ZERO_SHIFT 60
 _Static_assert(4 * MF_OP_N_ <= ZERO_SHIFT, "bits of a structure");
 
 struct partial {
     double us;
     int32_t n;
-    /* ascending, so that equal sets compare equal and their times have the same floating-point sum */
+    /* the steps in ascending order, so that paths with the same steps compare equal and their times have the
+     * same floating-point sum */
     int32_t ranks[MF_PATH_STEPS_MAX];
 };
 
 /* Properties of a partial path that decide which steps may follow and which paths compete. */
 struct key {
     uint64_t structure;
-    struct bits live;      /* available, and needed by a step that may follow */
+    struct bits live;      /* specs that are available and that a later step may read */
     struct bits unused;    /* conversion results and redundant zeros that no step has used so far */
-    struct bits converted; /* conversion results, which no other step may write */
+    struct bits converted; /* results of conversions; no other step may write these specs */
     mf_ops covered;
     int32_t block_m;
     uint8_t w1, w2;
@@ -211,7 +212,7 @@ static bool same_signature(const struct group *a, const struct group *b)
            memcmp(&a->gives, &b->gives, sizeof(a->gives)) == 0;
 }
 
-/* Inserts a member in (us, rank) order. The caller adds ranks in ascending order. */
+/* Inserts a member into the group in (us, rank) order. The caller adds ranks in ascending order. */
 static void group_add(struct search *s, struct group *g, int32_t rank)
 {
     int at = g->n;
@@ -225,8 +226,9 @@ static void group_add(struct search *s, struct group *g, int32_t rank)
     g->ranks[at] = rank;
 }
 
-/* Finds redundant zeros: zeros that a group writes, although an otherwise equal group does without. A
- * pipeline in which no later step uses such zeros should contain the other group instead. */
+/* Finds the redundant zeros of each group. Zeros that a group writes are redundant if another group differs
+ * only in that it does not write them. A pipeline in which no later step uses the zeros should contain the
+ * other group. */
 static void find_redundant_zeros(struct search *s)
 {
     for (size_t i = 0; i < s->n_groups; i++) {
@@ -269,14 +271,16 @@ static int make_groups(struct search *s)
     return 0;
 }
 
-/* True if the ops, block_m and weight layouts of the group fit the path. Ignores the other inputs. */
+/* True if the ops, block_m and weight layouts of the group fit the path. Ignores inputs other than weights.
+ */
 static bool is_compatible(const struct key *k, const struct group *g)
 {
     return !(g->covers & k->covered) && (!g->block_m || !k->block_m || g->block_m == k->block_m) &&
            (!g->w1 || !k->w1 || g->w1 == k->w1) && (!g->w2 || !k->w2 || g->w2 == k->w2);
 }
 
-/* Returns the tensor specs that are still needed: the output, and the inputs of all steps that may follow. */
+/* Returns the tensor specs that a path still needs: the output, and the inputs of all steps that may follow.
+ */
 static struct bits still_needed(const struct search *s, const struct key *k)
 {
     struct bits b = s->outputs;
@@ -304,7 +308,8 @@ static uint64_t add_structure(uint64_t structure, mf_ops covers, bool zeroes)
     return structure;
 }
 
-/* Computes the state after a step of the group. False if the step may not follow. */
+/* Computes the state of a path after one more step, a member of the group. Returns false if the step may not
+ * follow. */
 static bool advance(const struct search *s, const struct key *from, const struct group *g, struct key *ret)
 {
     if (!is_compatible(from, g) || !bits_subset(&g->needs, &from->live))
@@ -334,8 +339,8 @@ static bool advance(const struct search *s, const struct key *from, const struct
     }
     struct bits want = still_needed(s, ret);
     ret->live = bits_and(bits_or(from->live, g->gives), want);
-    /* A spec in `unused` that is no longer live can never be used, so the path is illegal. Outputs are not
-     * unused, because the caller uses them. */
+    /* A spec in `unused` that is no longer live can never be used, so the path is illegal. Remove the layer's
+     * outputs from `unused`, because the caller uses them. */
     ret->unused = bits_minus(ret->unused, s->outputs);
     return bits_subset(&ret->unused, &ret->live);
 }
@@ -450,7 +455,7 @@ static bool extend(const struct search *s, const struct partial *from, int32_t r
     ret->ranks[n++] = rank;
     for (; i < from->n; i++)
         ret->ranks[n++] = from->ranks[i];
-    /* Sum in rank order, so that the result does not depend on the path */
+    /* Sum in rank order, so that the result does not depend on the order in which the path was built */
     for (i = 0; i < n; i++)
         ret->us += step_of(s, ret->ranks[i])->us + s->p->gap_us;
     return true;
@@ -496,8 +501,8 @@ static bool is_runnable(const struct mf_step *step, const struct mf_tensor_spec 
     return true;
 }
 
-/* Orders the steps by the layer's ops. A conversion runs only if no other step can, so it directly precedes
- * the step that uses its result. */
+/* Orders the steps by the ops of the layer. A conversion is placed only if no other step can run, so that it
+ * directly precedes the step that uses its result. */
 static void order_for_execution(const struct search *s, const struct partial *from, struct mf_path *path)
 {
     struct mf_tensor_spec available[MF_PATH_STEPS_MAX * MF_STEP_TENSOR_SPECS_MAX];
@@ -563,8 +568,8 @@ static bool same_kind(const struct mf_path *a, const struct mf_path *b)
            strcmp(a->w2, b->w2) == 0;
 }
 
-/* Keeps the best paths of each kind. Paths of one kind can end in several states, for example because their
- * conversions differ. */
+/* Keeps the best paths of each kind (structure, block_m, weight layouts). Paths of one kind can end in
+ * several states, for example because their conversions differ. */
 static int keep_best(struct search *s)
 {
     struct kind {

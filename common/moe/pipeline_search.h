@@ -36,28 +36,29 @@ struct mf_path_problem {
     const struct mf_path_step *steps; /* only correct, timed steps; (family, name) is unique */
     size_t n_steps;
     double gap_us; /* launch gap of one step */
-    /* K, the number of pipelines per (structure, block_m, layouts), from 1 to MF_PATH_KEEP_MAX */
+    /* K, the maximum number of pipelines per (structure, block_m, layouts), from 1 to MF_PATH_KEEP_MAX */
     int keep;
 };
 
 struct mf_path {
-    double us;                               /* forecast time */
-    uint64_t structure;                      /* equal for equal structures; see mf_path_structure() */
-    int32_t block_m;                         /* 0 if no step depends on it */
+    double us; /* forecast time */
+    /* the fused ops and the step that zeroes y; mf_path_structure() prints it */
+    uint64_t structure;
+    int32_t block_m;                         /* 0 if no step depends on block_m */
     char w1[MF_ORDER_MAX], w2[MF_ORDER_MAX]; /* layouts; "" if the weight is not read */
     int32_t n;
     int32_t steps[MF_PATH_STEPS_MAX]; /* indices into the problem's steps, in execution order */
 };
 
-/* Returns the `keep` cheapest paths of every (structure, block_m, w1, w2), sorted by (us, names). *ret_n may
- * be 0. The caller frees *ret. -E2BIG: more distinct tensor specs or states than the limits in
- * pipeline_search.c. */
+/* Finds the `keep` cheapest paths for each combination of structure, block_m, w1 and w2, sorted by (us,
+ * names). *ret_n may be 0. The caller frees *ret. -E2BIG: there are more distinct tensor specs or states than
+ * the limits in pipeline_search.c. */
 int mf_path_find(const struct mf_path_problem *p, struct mf_path **ret, size_t *ret_n);
 
-/* Prints the structure, for example "sort+zero | gather+gemm1+act | gemm2+weight+combine": the ops that are
- * fused, in the order of the layer, and the step that also zeroes y. Zeroing is part of the structure because
- * its cost depends on the concurrent work: it changes the ratio of the pipeline's time to the sum of its step
- * times. Conversions are omitted. */
+/* Prints a structure, for example "sort+zero | gather+gemm1+act | gemm2+weight+combine". It names the ops of
+ * each step, in the order of the layer, and marks the step that also zeroes y. Conversions are omitted.
+ * Zeroing is part of the structure because its cost depends on the work that runs at the same time, so it
+ * changes the ratio of the pipeline's time to the sum of its step times. */
 void mf_path_structure(uint64_t structure, char buf[MF_PATH_STRUCTURE_MAX]);
 /* True if one step computes both GEMMs. */
 bool mf_path_fuses_gemms(uint64_t structure);

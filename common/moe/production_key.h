@@ -14,10 +14,11 @@
 
 #include "common/moe/shape.h"
 
-/* Returns 0 if production looks up the shape itself, or 1 if it looks up *ret instead; why then names the
- * rule. */
+/* Returns 0 if production looks up the shape itself. Returns 1 if production looks up *ret instead; `why`
+ * then names the rule. */
 int mf_production_shape(const struct mf_shape *requested, struct mf_shape *ret, char *why, size_t why_cap);
-/* Like mf_production_shape, but for a table row. A row serves every token count that production pads to the
- * count of the row. Returns 0 if at least one of these token counts looks up the row. Example: a row of 256
- * tokens with bf16 activations serves 129 to 255 tokens, although 256 tokens look up another key. */
+/* Like mf_production_shape, but for a table row. A row can serve every token count that production pads to
+ * the count of the row. Returns 0 if a call with at least one of these token counts looks up the row.
+ * Example: a row of 256 tokens with bf16 activations serves 129 to 255 tokens, although a call with 256
+ * tokens looks up another key. */
 int mf_production_row(const struct mf_shape *row, struct mf_shape *ret, char *why, size_t why_cap);

@@ -7,8 +7,8 @@
 
 MF_NAMES_DEFINE(mf_lookup, MF_LOOKUP_, MF_LOOKUP_MAP)
 
-/* Buckets above the powers of two (fused_moe.py, _PADDED_M_TIERS). If the upper tier has no row, production
- * tries the lower tier. */
+/* The two largest token buckets (fused_moe.py, _PADDED_M_TIERS). If the table has no row for the upper
+ * bucket, production tries the lower one. */
 #define TIER_UPPER 131072
 #define TIER_LOWER 32768
 
@@ -43,7 +43,7 @@ size_t mf_lookup_tries(const struct mf_shape *call, enum mf_lookup rules,
     }
 }
 
-/* Returns the twelve columns of `shape` with the form of `form`. */
+/* Returns a shape with the twelve columns of `shape` and the form of `form`. */
 static struct mf_shape with_form(const struct mf_shape *shape, const struct mf_shape *form)
 {
     struct mf_shape s = *form;
@@ -76,7 +76,7 @@ bool mf_lookup_matches(const struct mf_lookup_try *attempt, const struct mf_shap
 }
 
 /* True if the row's key is spelled as production writes it. AITER reads a flag `True` as 1 only if all rows
- * use this spelling; in a table with both spellings, AITER matches no row. */
+ * of the table use this spelling; in a table with both spellings, AITER matches no row. */
 static bool is_spelled(const struct mf_table *table, const struct mf_table_row *row)
 {
     const unsigned flags = 3u << (MF_SHAPE_N_COLUMNS - 2); /* use_g1u1, doweight_stage1 */
@@ -93,7 +93,7 @@ bool mf_lookup_considers(enum mf_lookup rules, const struct mf_table *table, con
     return !(tagged && strcmp(row->tag, TAG_FALLBACK) == 0) && is_spelled(table, row);
 }
 
-/* Returns the first matching row of the table. */
+/* Returns the first row of the table that matches the try, or NULL. */
 static const struct mf_table_row *scan(const struct mf_table *table, const struct mf_device_class *class,
                                        const struct mf_lookup_try *attempt, enum mf_lookup rules)
 {

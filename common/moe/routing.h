@@ -1,8 +1,8 @@
 /* Routing profiles: how the tokens of benchmark data are distributed over the experts. Text forms:
  *   "uniform"            each token selects topk distinct experts, all equally likely
  *   "balanced"           each token selects consecutive experts, so that all are selected equally often
- *   "zipf:1.2"           popularity of an expert falls as (rank + 1)^-s; the seed shuffles the ranks
- *   "hot:0.5"            this fraction of the tokens has expert 0 among its topk; other routes are uniform
+ *   "zipf:1.2"           popularity of expert rank r falls as (r + 1)^-s; the seed assigns the ranks
+ *   "hot:0.5"            this fraction of the tokens selects expert 0; all other routes are uniform
  *   "recorded:31.0.7"    expert counts from production, from expert 0 on. Each route selects an expert with
  *                        probability proportional to its count, without repetition within a token. An expert
  *                        with count 0 is selected only if no other expert is left
@@ -44,7 +44,7 @@ MF_NAMES_DECLARE(mf_routing_kind, MF_ROUTING_, MF_ROUTING_KIND_MAP);
 MF_NAMES_DECLARE(mf_router, MF_ROUTER_, MF_ROUTER_MAP);
 
 #define MF_ROUTING_COUNTS_MAX 1024
-/* Enough for every profile, because a count takes at most six characters. */
+/* Buffer size for the text of any profile; a count takes at most six characters. */
 #define MF_ROUTING_TEXT_MAX (32 + 6 * MF_ROUTING_COUNTS_MAX)
 
 struct mf_routing {
@@ -53,7 +53,7 @@ struct mf_routing {
     enum mf_router router;
     bool shared;
     int32_t n_counts; /* number of counts of a recorded profile; 0 for other kinds */
-    /* scaled so that the largest count fits; a non-zero count stays at least 1 */
+    /* counts of a recorded profile, scaled so that the largest fits; a non-zero count stays at least 1 */
     uint16_t counts[MF_ROUTING_COUNTS_MAX];
 };
 

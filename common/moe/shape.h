@@ -41,7 +41,7 @@ MF_NAMES_DECLARE(mf_act, MF_ACT_, MF_ACT_MAP);
 /* clang-format on */
 MF_NAMES_DECLARE(mf_dtype, MF_DTYPE_, MF_DTYPE_MAP);
 
-/* per_128x128 is parsed as per_1x128, as AITER's tuner converts it (gemm_moe_tune.py). */
+/* The parser converts per_128x128 to per_1x128, as AITER's tuner does (gemm_moe_tune.py). */
 /* clang-format off */
 #define MF_QTYPE_MAP(X, P)                   \
     X(P, NO, "QuantType.No")                 \
@@ -53,9 +53,9 @@ MF_NAMES_DECLARE(mf_dtype, MF_DTYPE_, MF_DTYPE_MAP);
 /* clang-format on */
 MF_NAMES_DECLARE(mf_qtype, MF_QTYPE_, MF_QTYPE_MAP);
 
-/* Row order of gate and up in w1, for weights whose order is fixed because other programs read them:
- * separated (all gate rows, then all up rows), interleaved (alternating rows, as in openai/gpt-oss's
- * checkpoints), or tiled (alternating tiles of rows). */
+/* Row order of gate and up in w1: separated (all gate rows, then all up rows), interleaved (alternating rows,
+ * as in openai/gpt-oss's checkpoints), or tiled (alternating tiles of rows). Set for weights whose order is
+ * fixed because other programs read them. */
 /* clang-format off */
 #define MF_GATE_UP_MAP(X, P)         \
     X(P, ANY, "any")                 \
@@ -68,9 +68,10 @@ MF_NAMES_DECLARE(mf_gate_up, MF_GATE_UP_, MF_GATE_UP_MAP);
 struct mf_shape {
     int64_t token;     /* T */
     int32_t model_dim; /* H */
-    /* I of this rank; w1 is [E, 2I, H] with use_g1u1, otherwise [E, I, H]; w2 is [E, H, I] */
+    /* I, the intermediate size of this rank. w1 is [E, 2I, H] with use_g1u1, otherwise [E, I, H]; w2 is [E,
+     * H, I] */
     int32_t inter_dim;
-    int32_t expert; /* E as the kernel sees it: number of local experts, fused shared ones included */
+    int32_t expert; /* E, the number of local experts, including fused shared experts */
     int32_t topk;   /* k */
     enum mf_act act_type;
     enum mf_dtype dtype; /* type of hidden states and output */
@@ -78,36 +79,38 @@ struct mf_shape {
     enum mf_dtype q_dtype_w;
     enum mf_qtype q_type;
     bool use_g1u1;
-    bool doweight_stage1; /* routing weight applied before the activation */
+    bool doweight_stage1; /* true: the routing weight is applied before the activation */
 
-    /* The form: properties that have no column among the twelve; all zero is the default. The text of the
-     * extra column `form` is, for example, "limit:10" or "limit:7+alpha:1.702+b1+b2". */
+    /* The form: properties that the twelve columns cannot express; by default all are zero. The extra column
+     * `form` contains them as text, for example "limit:10" or "limit:7+alpha:1.702+b1+b2". */
     /* clamp of gate and up; 0: the default of the activation, which is 7 for Swiglu and no clamp otherwise */
     float act_limit;
     float act_alpha; /* Swiglu's factor inside the sigmoid; 0: 1.702 */
-    bool has_b1;     /* bias [E, 2I] or [E, I], added after a stage-1 routing weight, before the activation */
-    /* bias [E, H], added before a stage-2 routing weight; only one tensor-parallel rank adds it */
+    /* true: op act adds a bias [E, 2I] or [E, I], after a routing weight of stage 1, before the activation */
+    bool has_b1;
+    /* true: a bias [E, H] is added before a routing weight of stage 2, by only one tensor-parallel rank */
     bool has_b2;
     enum mf_gate_up gate_up; /* row order of w1; ANY: the tuner chooses */
-    /* Expert parallelism: ids are 0 … ep_experts - 1, and experts ep_first … ep_first + expert - 1 are local.
-     * Routes to other experts or with id -1 contribute nothing. ep_experts 0: all experts are local. */
+    /* Expert parallelism: expert ids are in [0, ep_experts), and the experts in [ep_first, ep_first + expert)
+     * are local. Routes to other experts or with id -1 contribute nothing. ep_experts 0: all experts are
+     * local. */
     int32_t ep_first, ep_experts;
 };
 
-/* Number of experts of all ranks; expert ids are below this number. */
+/* Returns the number of experts of all ranks. Every expert id is below this number. */
 static inline int32_t mf_shape_global_experts(const struct mf_shape *shape)
 {
     return shape->ep_experts > 0 ? shape->ep_experts : shape->expert;
 }
 
-/* Local index of an expert id, 0 … expert - 1; -1 if the expert is not local. */
+/* Returns the local index, in [0, expert), of an expert id; -1 if the expert is not local. */
 static inline int32_t mf_shape_local_expert(const struct mf_shape *shape, int32_t id)
 {
     int64_t local = (int64_t)id - shape->ep_first;
     return local >= 0 && local < shape->expert ? (int32_t)local : -1;
 }
 
-/* Fraction of all routes that go to local experts if every expert gets equally many routes. */
+/* Returns the fraction of all routes that go to local experts if every expert gets equally many routes. */
 static inline double mf_shape_local_fraction(const struct mf_shape *shape)
 {
     return (double)shape->expert / mf_shape_global_experts(shape);
@@ -119,22 +122,22 @@ extern const char *const mf_shape_columns[MF_SHAPE_N_COLUMNS];
 
 #define MF_SHAPE_TEXT_MAX 320
 
-/* The extra column, empty for most shapes. The functions below also accept this column. */
+/* Name of the extra column, which is empty for most shapes. The functions below also accept this column. */
 #define MF_SHAPE_FORM     "form"
 #define MF_SHAPE_FORM_MAX 96 /* maximum length of the form's text with the terminator */
 
-/* Sets one column from text in any accepted spelling. -ENOENT: unknown column; -EINVAL: invalid value, and
- * *ret_why (static text, "an integer from 1 to 127") says what is expected. */
+/* Sets one column from text in any accepted spelling. -ENOENT: unknown column. -EINVAL: invalid value;
+ * *ret_why (static text) then describes the valid values: "an integer from 1 to 127". */
 int mf_shape_set(struct mf_shape *shape, const char *column, const char *text, const char **ret_why);
 /* Writes the canonical text of one column to buf, truncated if it does not fit. -ENOENT: unknown column. */
 int mf_shape_get(const struct mf_shape *shape, const char *column, char *buf, size_t cap);
-/* Rejects invalid shapes, for example with a size below 1 or topk > expert. -EINVAL with the column in
- * *ret_column and the expected value in *ret_why (static texts). Does not check whether a family can run the
- * shape. */
+/* Checks that a shape is valid. -EINVAL: the shape is invalid, for example because a size is below 1 or topk
+ * > expert; *ret_column is the column and *ret_why its expected value (static texts). Does not check whether
+ * a family can run the shape. */
 int mf_shape_check(const struct mf_shape *shape, const char **ret_column, const char **ret_why);
 
 bool mf_shape_equal(const struct mf_shape *a, const struct mf_shape *b);
-/* Total order by layer model, then by token count; for stable lists. */
+/* Compares shapes by layer model, then by token count; a total order for stable lists. */
 int mf_shape_compare(const struct mf_shape *a, const struct mf_shape *b);
 bool mf_shape_same_layer_model(const struct mf_shape *a, const struct mf_shape *b);
 
@@ -147,7 +150,8 @@ int mf_shape_parse(const char *text, struct mf_shape *ret);
 /* Prints the key of the layer model: the CSV row without its token count. */
 void mf_shape_print_layer_model(const struct mf_shape *shape, char buf[MF_SHAPE_TEXT_MAX]);
 
-/* Bits per element: 16 for bf16 and fp16, 8 for fp8 and int8, 4 for int4 and fp4x2 (per logical element). */
+/* Returns the bits per element: 16 for bf16 and fp16, 8 for fp8 and int8, 4 for int4 and fp4x2 (per logical
+ * element). */
 int mf_dtype_bits(enum mf_dtype dtype);
 
 /* Returns the token bucket that production looks up: the next power of two up to 32768 tokens, 32768 from

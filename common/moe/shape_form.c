@@ -30,8 +30,8 @@ static const void *field_of(const struct mf_shape *shape, const struct part *p)
     return (const char *)shape + p->offset;
 }
 
-/* Finds the part that a text such as "limit:7" names, and sets *ret_value to "7", or to "" for a flag. NULL:
- * the part is unknown, its value is missing, or it takes no value. */
+/* Finds the part that a text such as "limit:7" names, and sets *ret_value to "7", or to "" for a flag.
+ * Returns NULL if the part is unknown, lacks its value, or has a value although it is a flag. */
 static const struct part *find_part(const char *text, const char **ret_value)
 {
     size_t len = strcspn(text, ":");
@@ -144,7 +144,7 @@ static void print_number(float value, char *buf, size_t cap)
     }
 }
 
-/* Prints one part of the form; "" if the shape does not have it. */
+/* Prints one part of the form; "" if the shape does not have this part. */
 static void print_part(const struct mf_shape *shape, const struct part *p, char buf[PART_MAX])
 {
     const void *field = field_of(shape, p);

@@ -10,7 +10,8 @@
     "gate_up:separated, "                                                                \
     "gate_up:interleaved, gate_up:tiled, ep:FIRST/ALL"
 
-/* Sets all fields of the form; parts missing from the text become zero. On -EINVAL the shape is unchanged. */
+/* Sets all fields of the form; fields whose part is missing from the text become zero. On -EINVAL the shape
+ * is unchanged. */
 int mf_shape_form_parse(const char *text, struct mf_shape *shape);
 /* Prints the form; "" if all its fields are zero. */
 void mf_shape_form_print(const struct mf_shape *shape, char *buf, size_t cap);

@@ -10,10 +10,10 @@
  * longer than cap. */
 int mf_json_value_text(const cJSON *value, char *buf, size_t cap);
 
-/* Callback for each problem: the member ("": the whole object), a code and a message. */
+/* Called for each problem with the member ("" for the whole object), a code and a message. */
 typedef int (*mf_shape_problem)(void *context, const char *member, const char *code, const char *why);
-/* Returns 1 if *ret is a valid shape, 0 after report() was called for each problem, or the negative return
- * value of report(). */
+/* Reads a shape from a JSON object. Returns 1 if *ret is a valid shape, 0 after report() was called for each
+ * problem, or the negative return value of report(). */
 int mf_shape_from_json(const cJSON *item, struct mf_shape *ret, mf_shape_problem report, void *context);
 
 /* Returns a new object {"token": 4, …, "doweight_stage1": 0}: sizes and flags as numbers, the rest in CSV

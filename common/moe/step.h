@@ -43,12 +43,12 @@ struct mf_step {
     double saved; /* memory traffic saved by fusing these ops, in bytes; 0 if none or unknown */
     /* maximum relative difference of a row between two runs; 0: the runs are bitwise equal */
     double reorder_tolerance;
-    /* AITER's production runs this step, either by its name or as a helper of a named kernel */
+    /* true: AITER's production runs this step, either by its name or as a helper of a named kernel */
     bool aiter;
 };
 
 /* Returns a JSON object as a heap string that the caller frees; NULL if memory runs out. */
 char *mf_step_print(const struct mf_step *step);
-/* -EINVAL: *ret_field (static text) names the first missing or invalid field. The stage must match `covers`.
- * Unknown members are ignored. */
+/* Reads a step from JSON. -EINVAL: a field is missing or invalid; *ret_field (static text) names the first
+ * such field. The stage must match `covers`. Unknown members are ignored. */
 int mf_step_from_json(const cJSON *json, struct mf_step *ret, const char **ret_field);

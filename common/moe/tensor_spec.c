@@ -23,7 +23,7 @@ void mf_tensor_spec_print(const struct mf_tensor_spec *a, char buf[MF_TENSOR_SPE
     (void)mf_append(at, end, a->zeroed ? zeroed_suffix : "");
 }
 
-/* Terminates the text at its first slash and returns the rest; NULL if there is none. */
+/* Terminates the text at its first slash and returns the text after this slash; NULL if there is no slash. */
 static char *cut_part(char *text)
 {
     char *slash = strchr(text, '/');
@@ -32,7 +32,7 @@ static char *cut_part(char *text)
     return slash;
 }
 
-/* Parses "sorted.32", "token" or "panel16". Only sorted orders have a block, and they require one. */
+/* Parses "sorted.32", "token" or "panel16". Only sorted orders have a block size, and they require it. */
 static int parse_order(char *text, struct mf_tensor_spec *a)
 {
     char *dot = strchr(text, '.');

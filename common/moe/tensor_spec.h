@@ -91,7 +91,8 @@ struct mf_tensor_spec {
     enum mf_scale scale;
     char order[MF_ORDER_MAX]; /* "token", "slot", "sorted"; a weight's layout: "row", "panel16", … */
     int32_t block;            /* block_m of a sorted order, otherwise 0 */
-    bool zeroed;              /* an output is filled with zeros; an input must be filled with zeros */
+    /* true: an output tensor is filled with zeros; an input tensor must be filled with zeros */
+    bool zeroed;
 };
 
 void mf_tensor_spec_print(const struct mf_tensor_spec *a, char buf[MF_TENSOR_SPEC_TEXT_MAX]);

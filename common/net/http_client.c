@@ -43,8 +43,8 @@ static size_t on_body(char *bytes, size_t size, size_t n, void *context)
     return h->callback_error < 0 ? 0 : size * n;
 }
 
-/* Copies the value of a header line named `name` ("Name:"), without leading spaces and the line end. False if
- * the line has another name or the value does not fit. */
+/* Copies the value of a header line named `name` ("Name:"), without leading spaces and without the line end.
+ * Returns false if the line has another name or the value does not fit. */
 static bool header_value(const char *line, size_t len, const char *name, char *ret, size_t cap)
 {
     size_t at = strlen(name);

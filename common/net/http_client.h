@@ -12,7 +12,8 @@
 #include "common/base/cleanup.h"
 #include "common/net/sse.h"
 
-#define MF_HTTP_REPLY_MAX  (256u << 20) /* maximum size in bytes, enough for the table of a large fleet */
+/* maximum size of a reply in bytes, enough for the table of a large fleet */
+#define MF_HTTP_REPLY_MAX  (256u << 20)
 #define MF_HTTP_CONNECT_MS 5000L
 #define MF_HTTP_REQUEST_MS 120000L
 #define MF_HTTP_SILENCE_S  60L /* a stream without data for this long is considered dead */
@@ -31,21 +32,23 @@ void mf_http_reply_release(struct mf_http_reply *r);
 
 struct mf_http_request {
     const char *method;          /* NULL: GET */
-    const char *path;            /* from the first '/', with the query, percent-encoded */
+    const char *path;            /* percent-encoded path from the first '/' on, including the query */
     const char *content_type;    /* content type of the body; NULL: application/json */
     const char *idempotency_key; /* NULL: none */
-    const char *if_none_match;   /* quoted ETag; if it is current, the reply has status 304; NULL: none */
+    /* quoted ETag; NULL: none. The reply has status 304 if this ETag is still current */
+    const char *if_none_match;
     const char *body;
     size_t body_len;
 };
 
 struct mf_http_access {
     const char *token; /* access token, copied; "": none */
-    const char *ca;    /* CA certificate (PEM); "": the system's. Must outlive the client */
-    long request_ms;   /* time limit; 0: MF_HTTP_REQUEST_MS */
+    /* CA certificate (PEM); "": the system's certificates. The string must outlive the client */
+    const char *ca;
+    long request_ms; /* time limit; 0: MF_HTTP_REQUEST_MS */
 };
-/* url: "http://host:port" or "https://host:port". -EINVAL: invalid URL or another scheme; -EPERM: the token
- * would go unencrypted to another host; -ENOMEM. */
+/* Creates a client. url: "http://host:port" or "https://host:port". -EINVAL: invalid URL or another scheme;
+ * -EPERM: the token would be sent unencrypted to another host; -ENOMEM. */
 int mf_http_new(const char *url, const struct mf_http_access *access, struct mf_http **ret);
 struct mf_http *mf_http_free(struct mf_http *h);
 MF_DEFINE_CLEANUP(struct mf_http *, mf_http_free);
@@ -55,10 +58,10 @@ MF_DEFINE_CLEANUP(struct mf_http *, mf_http_free);
  * was lost. mf_http_error() returns the message. */
 int mf_http_send(struct mf_http *h, const struct mf_http_request *q, struct mf_http_reply *ret);
 
-/* Reads an event stream until it ends, starting after sse->last_id if it is set. Once connected, calls tick
- * about once a second and after each received block. If tick or the event callback returns a negative value,
- * the stream ends and that value is returned. 0: the server ended the stream; *ret_status is the HTTP status.
- * Other errors as for mf_http_send. */
+/* Reads an event stream until the stream ends. If sse->last_id is set, starts after the event with this id.
+ * Once connected, calls tick about once a second and after each received block. If tick or the event callback
+ * returns a negative value, the stream ends and this value is returned. Returns 0 if the server ended the
+ * stream; *ret_status is then the HTTP status. Other errors as for mf_http_send. */
 typedef int (*mf_http_tick_fn)(void *context);
 int mf_http_stream(struct mf_http *h, const char *path, struct mf_sse *sse, mf_http_tick_fn tick,
                    long *ret_status);
@@ -66,5 +69,6 @@ int mf_http_stream(struct mf_http *h, const char *path, struct mf_sse *sse, mf_h
 /* Message of the last failure, valid until the next request. */
 const char *mf_http_error(const struct mf_http *h);
 
-/* Appends "?name=value" or "&name=value" with the value percent-encoded; nothing if the value is NULL. */
+/* Appends "?name=value" or "&name=value" with the value percent-encoded. Appends nothing if the value is
+ * NULL. */
 void mf_http_add_query(struct mf_buf *path, const char *name, const char *value);

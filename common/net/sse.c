@@ -54,7 +54,8 @@ static int process_field(struct mf_sse *s, const char *name, const char *value)
         (void)mf_buf_adds(&s->data, value);
         return mf_buf_error(&s->data) == -EFBIG ? -EMSGSIZE : mf_buf_error(&s->data);
     }
-    /* Event names and ids from the coordinator are short; a truncated name only fails to match */
+    /* Event names and ids from the coordinator are short. A longer name is truncated and then matches no
+     * known event */
     if (!strcmp(name, "event"))
         (void)snprintf(s->kind, sizeof(s->kind), "%s", value);
     else if (!strcmp(name, "id"))

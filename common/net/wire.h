@@ -21,8 +21,8 @@
     X(P, HELLO, "HELLO")       /* from worker: identity and current work */                             \
     X(P, READY, "READY")       /* from worker: credit for n more units */                               \
     X(P, RESULT, "RESULT")     /* from worker: one result of a unit; spooled until the ACK */           \
-    X(P, BEAT, "BEAT")         /* from both: heartbeat, with unit and step if from a worker */          \
-    X(P, BYE, "BYE")           /* from worker: it leaves and returns its units */                       \
+    X(P, BEAT, "BEAT")         /* from both: heartbeat; a worker adds its unit and step */              \
+    X(P, BYE, "BYE")           /* from worker: the worker exits and returns its units */                \
     X(P, WELCOME, "WELCOME")   /* from coordinator: reply to HELLO; epoch, heartbeat interval */        \
     X(P, UNIT, "UNIT")         /* from coordinator: a leased unit */                                    \
     X(P, ACK, "ACK")           /* from coordinator: results committed */                                \
@@ -40,6 +40,7 @@ struct mf_wire_header {
 };
 
 void mf_wire_encode(const struct mf_wire_header *h, uint8_t out[MF_WIRE_HEADER_SIZE]);
-/* -EBADMSG: the data is not a message of this protocol, or its type is unknown. -EPROTONOSUPPORT: the message
- * has another protocol version. *ret_version is set in this case and on success. */
+/* Decodes the header of a message. -EBADMSG: the data is not a message of this protocol, or its type is
+ * unknown. -EPROTONOSUPPORT: the message has another protocol version. Sets *ret_version on success and with
+ * -EPROTONOSUPPORT. */
 int mf_wire_decode(const void *data, size_t len, struct mf_wire_header *ret, int *ret_version);

@@ -88,7 +88,7 @@ static int read_plain(struct mf_csv *csv)
     return add_span(csv, from, to);
 }
 
-/* Starts at the opening quote. A doubled quote becomes one quote. */
+/* Reads a quoted cell, starting at the opening quote. A doubled quote becomes one quote. */
 static int read_quoted(struct mf_csv *csv)
 {
     size_t from = ++csv->at;
@@ -138,7 +138,7 @@ static int read_row(struct mf_csv *csv)
     }
 }
 
-/* Moves to the line after `at`. */
+/* Moves to the line after the line that contains index `at`. */
 static void skip_line(struct mf_csv *csv, size_t at)
 {
     const char *end = memchr(csv->text + at, '\n', csv->len - at);
@@ -168,8 +168,8 @@ static int next_row(struct mf_csv *csv)
     csv->why = NULL;
     mf_buf_clear(&csv->row);
     int r = read_row(csv);
-    /* Skip only the first line of a malformed row, because a stray quote must not swallow the rows after it.
-     */
+    /* Skip only the first line of a malformed row, because a stray quote must not swallow the rows after that
+     * line. */
     skip_line(csv, r < 0 ? from : csv->at);
     count_lines(csv, from);
     if (r < 0) {

@@ -24,7 +24,7 @@ struct mf_csv_limits {
     size_t rows; /* maximum number of rows, including the header */
 };
 
-/* Limits for a table of tuned rows, with reserve. */
+/* Limits for a table of tuned rows, larger than any table needs. */
 #define MF_CSV_LIMITS_DEFAULT ((struct mf_csv_limits){.row_bytes = 65536, .columns = 256, .rows = 1000000})
 
 struct mf_csv {
@@ -44,7 +44,8 @@ struct mf_csv {
     bool ended;
 };
 
-/* Keeps a reference to text, which need not be NUL-terminated. Allocates no memory. */
+/* Starts reading `text`, which need not be NUL-terminated. Keeps a reference to the text. Allocates no
+ * memory. */
 void mf_csv_init(struct mf_csv *csv, const char *text, size_t len, const struct mf_csv_limits *limits);
 void mf_csv_release(struct mf_csv *csv);
 /* Returns 1 if csv->cells contains the next row, 0 at the end. -EBADMSG: the row is malformed; -E2BIG: the

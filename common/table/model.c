@@ -176,7 +176,7 @@ int mf_model_find(const char *name, struct mf_model *ret)
     return -ENOENT;
 }
 
-/* Converts an fp8 type to that of the device: AITER's fp8 is e4m3fnuz on gfx942 and e4m3fn on others. */
+/* Converts an fp8 type to the fp8 type of the device: e4m3fnuz on gfx942, e4m3fn on others, as in AITER. */
 static enum mf_dtype dtype_on(enum mf_dtype dtype, const char *gfx)
 {
     return dtype == MF_DTYPE_FP8_E4M3FN && gfx && strcmp(gfx, "gfx942") == 0 ? MF_DTYPE_FP8_E4M3FNUZ : dtype;
@@ -207,7 +207,7 @@ int mf_model_layer(const struct mf_model *model, const struct mf_model_split *sp
         return -EINVAL;
     }
     s.inter_dim /= split->tp;
-    /* Every rank computes the fused shared experts in addition to its own. */
+    /* Every rank computes the fused shared experts in addition to its own routed experts. */
     s.ep_experts = split->ep > 1 ? s.expert + split->fused_shared : 0;
     s.expert = s.expert / split->ep + split->fused_shared;
     s.topk += split->fused_shared;

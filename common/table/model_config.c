@@ -17,8 +17,8 @@
 /* Members that contain the language model of a multimodal model. */
 static const char *const text_models[] = {"text_config", "llm_config", "language_config", "ffn_config"};
 
-/* Names of each number, the most specific first: names for routed experts precede those that a dense layer
- * may have. */
+/* Names of each number, the most specific first, so that the sizes of routed experts are found before those
+ * of a dense layer. */
 static const char *const hidden[] = {"routed_expert_hidden_size", "hidden_size", "d_model", "n_embd", NULL};
 static const char *const inter[] = {"moe_intermediate_size", "expert_ffn_hidden_size", "moe_ffn_hidden_size",
                                     "intermediate_size",     "ffn_hidden_size",        NULL};
@@ -56,8 +56,8 @@ static int refuse(char why[MF_REASON_MAX], const char *member, const char *sente
     return -EBADMSG;
 }
 
-/* Reads the first member that exists and sets *names to its name. -ENOENT: none exists. -EBADMSG: its value
- * is not a number, or is out of range. */
+/* Reads the first member of *names that the object has, and sets *names to its name. -ENOENT: the object has
+ * no such member. -EBADMSG: the member's value is not a number or is out of range. */
 static int read_number(const cJSON *object, const char *const **names, int64_t min, int64_t max, int64_t *ret,
                        char why[MF_REASON_MAX])
 {
@@ -123,7 +123,7 @@ static bool type_of_group(int64_t group, enum mf_qtype *ret)
     return group == 128 || group == 32 || group == 16;
 }
 
-/* The expert type can differ from that of the linear layers. DeepSeek-V4's experts are fp4 unless
+/* The type of the experts can differ from that of the linear layers. DeepSeek-V4's experts are fp4 unless
  * expert_dtype is fp8 (vLLM, deepseek_v4/quant_config.py). */
 static bool has_fp4_experts(const cJSON *layer)
 {
@@ -133,7 +133,7 @@ static bool has_fp4_experts(const cJSON *layer)
            (!*dtype && strncmp(text_of(layer, "model_type"), "deepseek_v4", 11) == 0);
 }
 
-/* Reads, for example, {"quant_method": "fp8", "weight_block_size": [128, 128]}. */
+/* Reads a quantisation such as {"quant_method": "fp8", "weight_block_size": [128, 128]}. */
 static bool quant_of_fp8(const cJSON *quant, const cJSON *layer, struct quant *ret)
 {
     const cJSON *block = mf_json_array(quant, "weight_block_size");

@@ -221,7 +221,7 @@ int mf_table_push_stray(struct mf_table *t, const struct mf_table_stray *stray)
     return 0;
 }
 
-/* Copies a string of the caller's row; NULL stays NULL. */
+/* Copies a string of the caller's row into the table; NULL stays NULL. */
 static int keep(struct mf_table *t, const char *text, const char **ret)
 {
     *ret = NULL;
@@ -299,8 +299,8 @@ const struct mf_table_row *mf_table_find_same(const struct mf_table *t, const st
     return find_key_and_tag(t, key);
 }
 
-/* Copies the cells of unknown columns from a row of another table, by column name. Adds missing columns to t.
- * Cells of columns that only t has keep the value in `copy`. */
+/* Copies the cells of unknown columns from a row of another table, by column name. Adds columns that t lacks
+ * to t. In columns that only t has, the cells of `copy` keep their value. */
 static int copy_unknown_cells(struct mf_table *t, const struct mf_table *from, const struct mf_table_row *row,
                               struct mf_table_row *copy)
 {
@@ -382,7 +382,7 @@ struct place {
     const struct mf_table_row *row;
 };
 
-/* Returns the slot of an earlier row with this key and tag, or the free slot for it. */
+/* Returns the slot of an earlier row with this key and tag, or a free slot if there is no such row. */
 static struct place *find_place(struct place *places, size_t n, const struct mf_table_row *row)
 {
     size_t at = key_hash(&row->class, &row->shape) & (n - 1);

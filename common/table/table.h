@@ -72,7 +72,7 @@ MF_NAMES_DECLARE(mf_result, MF_RESULT_, MF_RESULT_MAP);
 MF_NAMES_DECLARE(mf_own, MF_OWN_, MF_OWN_MAP);
 
 struct mf_table_row {
-    struct mf_device_class class; /* gfx is "" and cu_num 0 if an untuned table has no class columns */
+    struct mf_device_class class; /* gfx is "" and cu_num is 0 if an untuned table has no class columns */
     struct mf_shape shape;
 
     int32_t block_m; /* 1 for FLAT kernels */
@@ -89,7 +89,7 @@ struct mf_table_row {
 
     int64_t line; /* line in the file; 0: not read from a file */
 
-    uint16_t misspelled; /* bit i: mf_shape_columns[i] was not spelled canonically */
+    uint16_t misspelled; /* bit i is set if mf_shape_columns[i] was not spelled canonically */
 
     /* Private: the text of the numbers as read, and the cells of unknown columns. */
     const char *text[MF_RESULT_N_];
@@ -179,8 +179,8 @@ MF_DEFINE_CLEANUP(struct mf_table *, mf_table_free);
 int mf_table_read(const char *name, const char *text, size_t len, struct mf_table **ret,
                   char why[MF_REASON_MAX]);
 
-/* Part of each row to read. Cells outside that part are not checked, and their columns may be missing. A
- * table that was read partially provides keys only; do not write it. */
+/* Selects the part of each row that is read. Cells outside this part are not checked, and their columns may
+ * be missing. A table that was read partially has only keys, so do not write it. */
 enum mf_table_part {
     MF_TABLE_ROWS,   /* the whole row */
     MF_TABLE_KEYS,   /* device class and shape */
@@ -190,11 +190,12 @@ enum mf_table_part {
 int mf_table_read_part(const char *name, const char *text, size_t len, enum mf_table_part part,
                        struct mf_table **ret, char why[MF_REASON_MAX]);
 
-/* Adds a copy of the row and its strings. Ignores line, misspelled and the private members. -EINVAL: a string
- * cannot be written, a number is not finite, or a row of a tuned table has no device class. */
+/* Adds a copy of the row and its strings. Ignores the row's line, its misspelled bits and its private
+ * members. -EINVAL: a string cannot be written, a number is not finite, or a row of a tuned table has no
+ * device class. */
 int mf_table_add(struct mf_table *t, const struct mf_table_row *row);
-/* Replaces row i with a copy of the row; cells of unknown columns are kept. -EINVAL as for mf_table_add, or
- * if the keys differ. */
+/* Replaces row i with a copy of `row`, which must have the same key. Row i keeps its cells of unknown
+ * columns. -EINVAL: the keys differ, or as for mf_table_add. */
 int mf_table_replace(struct mf_table *t, size_t i, const struct mf_table_row *row);
 
 /* Sorts the rows by key (gfx, cu_num, token, …) and moves strays to the end. -ENOMEM. */
@@ -214,8 +215,8 @@ struct mf_table_clash {
     const struct mf_table *table_a, *table_b;
     const struct mf_table_row *a, *b; /* a precedes b in the order of tables and rows */
 };
-/* Finds every row with the key of an earlier row, within a table or across tables. The caller frees *ret,
- * which is NULL if there are none. */
+/* Finds every row with the key of an earlier row, within a table or across tables. The caller frees *ret.
+ * *ret is NULL if there is no such row. */
 int mf_table_clashes(const struct mf_table *const *tables, size_t n, struct mf_table_clash **ret,
                      size_t *ret_n);
 
@@ -223,9 +224,11 @@ int mf_table_clashes(const struct mf_table *const *tables, size_t n, struct mf_t
 bool mf_table_no_kernel(const char *name);
 
 enum mf_table_columns {
-    /* AITER's columns; `_tag` if a row has a tag; moefarm's columns if a row has any; unknown columns */
+    /* AITER's columns; `_tag` if any row has a tag; moefarm's columns if any row has values in them; unknown
+     * columns */
     MF_TABLE_ALL,
-    MF_TABLE_AITER, /* only AITER's 28 columns (untuned: 12); rows with a tag are omitted */
+    /* only AITER's 28 columns (in an untuned table, the 12 shape columns); rows with a tag are omitted */
+    MF_TABLE_AITER,
 };
 /* Appends the table: header, then rows and strays in order, each ended by "\n". An untuned table has the
  * twelve shape columns, preceded by gfx and cu_num if a row has them. MF_TABLE_AITER omits strays. Errors,

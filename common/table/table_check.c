@@ -65,8 +65,9 @@ const char *mf_check_meaning(enum mf_problem_code code)
 struct ref {
     struct mf_table *table;
     const struct mf_table_row *row;
-    size_t order;    /* position among all rows of all tables */
-    bool considered; /* false: production's look-up skips the row (for its tag or, in AITER, its spelling) */
+    size_t order; /* position among all rows of all tables */
+    /* false: production's look-up skips the row because of its tag or, in AITER, because of its spelling */
+    bool considered;
 };
 
 struct check {
@@ -81,8 +82,8 @@ static bool is_checked(const struct mf_table *t)
     return t->tuned && t->op == MF_TABLE_FMOE;
 }
 
-/* True for rows that AITER serves: those without `pipeline`. libfmoe serves rows with `pipeline`, and its key
- * includes the activation. */
+/* True for rows that AITER serves, which are those without `pipeline`. libfmoe serves the rows with
+ * `pipeline`, and libfmoe's key includes the activation. */
 static bool is_for_aiter(const struct mf_table_row *row)
 {
     return !row->own[MF_OWN_PIPELINE] || !*row->own[MF_OWN_PIPELINE];
@@ -107,7 +108,7 @@ static int collect(struct mf_table *const *tables, size_t n, struct check *c)
     return 0;
 }
 
-/* Removes rows that production skips, because they shadow no row and fill no hole. */
+/* Removes rows that production skips, because such rows shadow no row and fill no hole. */
 static void drop_ignored(struct check *c)
 {
     size_t n = 0;
@@ -221,7 +222,8 @@ static void check_shadowed(struct check *c)
 
 /* ------------------------------------------------------------------------------------------- each row */
 
-/* Tolerance of the bandwidth check: a rate above this factor times the memory bandwidth is impossible. */
+/* Tolerance of the bandwidth check. A measured rate above 1.1 times the device's memory bandwidth is
+ * impossible. */
 #define BANDWIDTH_SLACK 1.1
 
 static void check_peak(struct check *c, const struct ref *ref)
@@ -257,7 +259,7 @@ static void check_production_key(struct check *c, const struct ref *ref)
     struct mf_shape key;
     char why[MF_REASON_MAX - 80];
     if (!ref->considered || mf_token_bucket(s->token) != s->token)
-        return; /* the reader reports the tag or the token count */
+        return; /* no check, because the reader reports the tag or the token count */
     if (is_for_aiter(ref->row) && mf_production_row(s, &key, why, sizeof(why)) != 0)
         add_finding(
             c, ref, MF_PROBLEM_UNREACHABLE, "q_dtype_a",
@@ -308,7 +310,8 @@ static int64_t next_bucket(int64_t bucket)
     return bucket < 32768 ? bucket * 2 : 131072;
 }
 
-/* True if some production call computes this key, i.e. no rule selects another activation type. */
+/* True if some production call computes this key, which is the case unless a rule selects another activation
+ * type. */
 static bool is_production_key(struct mf_shape shape, int64_t token)
 {
     struct mf_shape key;

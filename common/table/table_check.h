@@ -1,7 +1,7 @@
 /* Checks a set of tables that production loads together.
  *
  * mf_tables_check adds its findings to the problems of each table (table.h) and keeps them sorted by line.
- * The rows stay in use. It checks rows of tuned fmoe tables that the reader accepted.
+ * The rows stay in use. Only rows of tuned fmoe tables that the reader accepted are checked.
  *
  *   duplicate    an earlier table has the same key (duplicates within a table are found by the reader)
  *   shadowed     AITER's look-up ignores the activation and finds an earlier row with another activation
@@ -35,22 +35,24 @@ struct mf_check_name {
 
 struct mf_check_options {
     double err_ratio;
-    /* Returns true if a kernel name of the row is wrong, with the reason in *ret. NULL: names are not
-     * checked. */
+    /* Returns true if a kernel name of the row is wrong, with the reason in *ret. If `name` is NULL, kernel
+     * names are not checked. */
     bool (*name)(const struct mf_table_row *row, struct mf_check_name *ret);
 };
 
-/* -ENOMEM: the findings made before the failure stay in the tables. */
+/* Checks the tables and adds the findings to their problems. -ENOMEM: findings made before the failure stay
+ * in the tables. */
 int mf_tables_check(struct mf_table *const *tables, size_t n, const struct mf_check_options *options);
 
 /* Creates an empty table for an unreadable file, with one problem: `why` at line 1. */
 int mf_table_unreadable(const char *name, const char *why, struct mf_table **ret);
 
-/* False for problems that are not meaningful for the table, because tables of other operators have other
- * columns. */
+/* False if the problem is meaningless for the table because the table belongs to another operator, whose
+ * tables have other columns. */
 bool mf_check_applies(const struct mf_table *t, enum mf_problem_code code);
-/* Severity of a finding for a deployed table. MF_ERROR: production fails, serves another row, or relies on an
- * invalid number. as_read: the reader's severity, which tells whether the row is usable. */
+/* Returns the severity of a finding for a table in production use. MF_ERROR: production fails, serves another
+ * row, or relies on an invalid number. as_read: the severity that the reader set; it tells whether the row is
+ * usable. */
 enum mf_severity mf_check_severity(enum mf_problem_code code, enum mf_severity as_read);
 /* Short description of the code. */
 const char *mf_check_meaning(enum mf_problem_code code);

@@ -11,7 +11,7 @@
 static const char *const others[] = {"gfx", "cu_num", "_tag"};
 
 /* Returns known column i, or NULL after the last. Includes the columns of tuned tables, because untuned
- * tables are often made from them. */
+ * tables are often made from tuned ones. */
 static const char *known_column(size_t i)
 {
     if (i < MF_SHAPE_N_COLUMNS)
@@ -70,8 +70,9 @@ const char *mf_table_similar_column(const struct mf_table_reader *rd, const char
     return best;
 }
 
-/* True if the similar column is `form`, which changes the shape, and the header has no such column. The
- * twelve shape columns are never missing here, because a header without them is rejected. */
+/* True if `near` is the column `form` and the header lacks it. Without this column the rows may have the
+ * wrong shape. The header cannot lack one of the twelve shape columns here, because such a header is
+ * rejected. */
 static bool is_missing_form(const struct mf_table *t, const char *near)
 {
     return near && strcmp(near, MF_SHAPE_FORM) == 0 && mf_csv_column(t->header, t->n_header, near) < 0;

@@ -32,9 +32,9 @@ static int compare(const void *a, const void *b)
     return r != 0 ? r : compare_number((double)(x - y), 0);
 }
 
-/* Returns how many equal times count as copied. Rows with a sample count were measured: because of the
- * timer's resolution, two measured times of a ladder can be equal by chance, but not three. Times of other
- * rows have seven digits, so two equal times are enough. */
+/* Returns how many equal times are needed to report them as copied. A row with a sample count was measured:
+ * because of the timer's resolution, two measured times of a ladder can be equal by chance, but three cannot.
+ * Times of other rows have seven digits, so two equal times are enough. */
 static size_t min_copies(const struct mf_table_row *row)
 {
     return row->own[MF_OWN_N] && *row->own[MF_OWN_N] ? 3 : 2;
@@ -54,7 +54,7 @@ static size_t count_tokens(const struct mf_table_row *const *rows, size_t n)
 
 static int report(struct mf_table *t, const struct mf_table_row *const *rows, size_t n)
 {
-    /* A ladder has a few dozen token counts; beyond 64 the exact number is irrelevant. */
+    /* A ladder has a few dozen token counts; above 64 the exact number is irrelevant. */
     size_t n_tokens = count_tokens(rows, MF_MIN(n, (size_t)64));
     for (size_t i = 0; i < n && n_tokens > 1; i++) {
         if (n_tokens < min_copies(rows[i]))

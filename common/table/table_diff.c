@@ -65,8 +65,9 @@ static size_t count_key(const struct mf_table_row **rows, size_t n, const struct
     return count;
 }
 
-/* Pairs rows of one key: first rows with the same tag, then the remaining rows in order, as rows whose tag
- * changed. Paired rows of b become NULL. partner is indexed by the row number in `before`. */
+/* Pairs the old and new rows of one key: first rows with the same tag, then the remaining rows in order. The
+ * latter pairs are rows whose tag changed. Sets the entries of paired rows in b to NULL. `partner` is indexed
+ * by the row number in `before`. */
 static void pair_group(const struct mf_table *before, struct group *g, const struct mf_table_row **partner)
 {
     for (int by_tag = 1; by_tag >= 0; by_tag--) {
@@ -82,7 +83,8 @@ static void pair_group(const struct mf_table *before, struct group *g, const str
     }
 }
 
-/* partner[i]: new row of old row i, or NULL. New rows without partner stay in b. */
+/* Pairs all rows of two tables. Sets partner[i] to the new row for old row i. If old row i has no new row,
+ * partner[i] stays NULL. New rows without an old row stay in b. */
 static void pair_all(const struct mf_table *before, const struct mf_table_row **a, size_t n_a,
                      const struct mf_table_row **b, size_t n_b, const struct mf_table_row **partner)
 {
@@ -162,7 +164,8 @@ static int report_text(mf_diff_cell report, void *data, const char *column, cons
     return strcmp(or_empty(a), or_empty(b)) == 0 ? 0 : report(data, column, or_empty(a), or_empty(b));
 }
 
-/* The form is part of the key, which is matched by value. */
+/* True if the cells of moefarm's column i are equal in value. Forms are always equal here, because the form
+ * is part of the key and the rows were matched by key. */
 static bool same_own(enum mf_own i, const char *a, const char *b)
 {
     return i == MF_OWN_FORM || (i == MF_OWN_PIPELINE && mf_pipeline_text_equal(or_empty(a), or_empty(b)));

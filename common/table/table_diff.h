@@ -35,7 +35,7 @@ struct mf_diff_item {
 struct mf_diff {
     const struct mf_table *before, *after;
     struct mf_diff_item
-        /* rows of the old table in order, then added rows in order; rows that are the same are omitted */
+        /* rows of the old table in order, then added rows in order; unchanged rows are omitted */
         *items;
     size_t n_items;
     size_t n[MF_DIFFERENCE_N_];

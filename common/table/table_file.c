@@ -135,7 +135,8 @@ static int write_next(const struct paths *p, const char *data, size_t len)
     if (stat(p->file, &old) == 0) {
         if (fchmod(fd, old.st_mode & 07777) < 0)
             return -errno;
-        (void)!fchown(fd, old.st_uid, old.st_gid); /* fails without root, but matters only for root */
+        /* changing the owner fails for other users than root, but only root needs it */
+        (void)!fchown(fd, old.st_uid, old.st_gid);
     }
     int r = mf_write_all(fd, data, len);
     if (r == 0 && fsync(fd) < 0)

@@ -1,4 +1,4 @@
-/* Table files, shared by independent programs.
+/* Reads and writes table files, which independent programs share.
  *
  * A writer takes an exclusive flock on PATH.lock before it reads the file, and holds it until the new version
  * is in place, so concurrent writers lose no update. The writer writes the new version to a file in the same
@@ -17,14 +17,14 @@
 #define MF_TABLE_FILE_MAX (64u << 20) /* maximum size of a table in bytes */
 #define MF_TABLE_LOCK_MS  30000       /* default time to wait for the lock */
 
-/* Reads the table at path. -ENOENT and other errors of open(2) and read(2): the file cannot be read. All
- * other errors as for mf_table_read. Sets why on error. */
+/* Reads the table at path. If the file cannot be read, returns the error of open(2) or read(2), such as
+ * -ENOENT. All other errors are those of mf_table_read. Sets why on error. */
 int mf_table_file_read(const char *path, struct mf_table **ret, char why[MF_REASON_MAX]);
 /* As mf_table_file_read, for one part of each row. */
 int mf_table_file_read_part(const char *path, enum mf_table_part part, struct mf_table **ret,
                             char why[MF_REASON_MAX]);
 
-/* Reads the content of the file, unparsed. The size limit of ret applies. */
+/* Reads the content of the file without parsing it. The size limit of the buffer `ret` applies. */
 int mf_table_file_text(const char *path, struct mf_buf *ret, char why[MF_REASON_MAX]);
 
 /* Checks that path is a file or does not exist. Otherwise returns the error that a writer would return, with
@@ -35,8 +35,8 @@ int mf_table_file_check_path(const char *path, char why[MF_REASON_MAX]);
  * with why. */
 int mf_table_file_check(const char *path, int lock_ms, char why[MF_REASON_MAX]);
 
-/* Changes the table while the lock is held. Returns 0 to write it, 1 to leave the file unchanged, or a
- * negative error with why. */
+/* Callback that changes the table while the lock is held. Returns 0 to have the table written, 1 to leave the
+ * file unchanged, or a negative error with the reason in why. */
 typedef int (*mf_table_edit)(struct mf_table *table, void *data, char why[MF_REASON_MAX]);
 
 /* Locks, reads, edits, writes and unlocks. A missing file is read as an empty tuned table. lock_ms < 0:
@@ -49,15 +49,17 @@ int mf_table_file_update(const char *path, int lock_ms, mf_table_edit edit, void
 /* Reads and edits the table without lock, and writes nothing. */
 int mf_table_file_dry_run(const char *path, mf_table_edit edit, void *data, char why[MF_REASON_MAX]);
 
-/* mf_table_merge on a file. The file is left unchanged if no row is added or replaced. */
+/* Merges `fresh` into a table file with mf_table_merge. The file is left unchanged if no row is added or
+ * replaced. */
 int mf_table_file_merge(const char *path, int lock_ms, const struct mf_table *fresh,
                         const struct mf_merge_options *options, struct mf_merge_result *ret,
                         char why[MF_REASON_MAX]);
 
-/* Decides whether the content of a file may be replaced. Called while the lock is held. text is NULL if there
- * is no file. Returns 0 to allow the replacement, or a negative error with why. */
+/* Callback that decides whether the content of a file may be replaced; the lock is held during the call. text
+ * is NULL if there is no file. Returns 0 to allow the replacement, or a negative error with the reason in
+ * why. */
 typedef int (*mf_table_may_replace)(const char *text, size_t len, void *data, char why[MF_REASON_MAX]);
-/* Replaces the file by a serialised table, under the same lock. A device, a FIFO or a descriptor is written
- * to directly; `may` is then called with NULL. Errors as for mf_table_file_update. */
+/* Replaces the file by a serialised table while holding the lock. If the path is a device, a FIFO or a
+ * descriptor, writes to it directly and calls `may` with a NULL text. Errors as for mf_table_file_update. */
 int mf_table_file_replace(const char *path, int lock_ms, const char *text, size_t len,
                           mf_table_may_replace may, void *data, char why[MF_REASON_MAX]);

@@ -28,7 +28,8 @@ static const struct mf_table_row *exact_duplicate_of(const struct mf_table *t, c
     return first && first != row && mf_diff_same_values(t, first, row) ? first : NULL;
 }
 
-/* A problem to repair. Each fix_* function describes the repair in `what`; false: no repair possible. */
+/* A problem to repair. Each fix_* function writes a description of the repair to `what`, or returns false if
+ * no repair is possible. */
 struct subject {
     const struct mf_table *t;
     const struct mf_problem *problem;
@@ -107,7 +108,8 @@ static int drop_exact_duplicates(struct mf_table *t)
     return 0;
 }
 
-/* Counts repairs of problems that are not stored, because all warnings with these codes are repaired. */
+/* Returns how many repaired problems are not in the list of stored problems. All warnings with the codes
+ * below are repaired, so the totals of these codes give the number. */
 static size_t count_unlisted(const struct mf_table *t)
 {
     static const enum mf_problem_code whole[] = {MF_PROBLEM_SPELLING, MF_PROBLEM_RAGGED, MF_PROBLEM_MISSING};

@@ -13,7 +13,8 @@ static double element_bytes(enum mf_dtype dtype)
     return dtype == MF_DTYPE_FP4X2 ? 1.0 : mf_dtype_bits(dtype) / 8.0;
 }
 
-/* T·H·b(a) + n·H·E·b(w) + I·H·E·b(w) + T·H·b(dtype), with n = 2I if use_g1u1, else I. */
+/* Returns T·H·b(a) + n·H·E·b(w) + I·H·E·b(w) + T·H·b(dtype), where b is the size of an element in bytes and n
+ * is 2I if use_g1u1, else I. */
 static double bytes_of(const struct mf_shape *shape)
 {
     double t = (double)shape->token, h = shape->model_dim, i = shape->inter_dim, e = shape->expert;
@@ -22,8 +23,8 @@ static double bytes_of(const struct mf_shape *shape)
     return t * h * a + n * h * w * e + i * h * w * e + t * h * element_bytes(shape->dtype);
 }
 
-/* Rounds like Python's round(value, 2), which rounds the exact decimal value. Multiplying by 100 would round
- * before that. */
+/* Rounds like Python's round(value, 2), which rounds the exact decimal value. Multiplying by 100 first would
+ * add a rounding error. */
 static double round2(double value)
 {
     char text[400];

@@ -131,7 +131,8 @@ static int require_column(struct mf_table_reader *rd, int column, const char *na
     return -EBADMSG;
 }
 
-/* Checks the required columns. Other result columns are 0 if missing, as in AITER's tuner. */
+/* Checks that the required columns exist. If another result column is missing, its values are 0, as in
+ * AITER's tuner. */
 static int check_header(struct mf_table_reader *rd)
 {
     static const enum mf_result required[] = {MF_RESULT_BLOCK_M, MF_RESULT_KERNEL1, MF_RESULT_KERNEL2,

@@ -26,9 +26,9 @@ int mf_table_push_stray(struct mf_table *t, const struct mf_table_stray *stray);
 
 /* Returns the first row with the key and tag, or NULL. */
 const struct mf_table_row *mf_table_find_same(const struct mf_table *t, const struct mf_table_row *key);
-/* Copies a row of another table, including the text of its numbers and the cells of unknown columns. Appends
- * it, or replaces `old` (a row with the same key and tag) if that is not NULL. -EINVAL: a string cannot be
- * written. */
+/* Copies a row of another table, including the text of its numbers and the cells of unknown columns. If `old`
+ * (a row with the same key and tag) is not NULL, the copy replaces `old`, otherwise it is appended. -EINVAL:
+ * a string cannot be written. */
 int mf_table_copy_row(struct mf_table *t, const struct mf_table *from, const struct mf_table_row *row,
                       const struct mf_table_row *old);
 
@@ -36,13 +36,13 @@ int mf_table_copy_row(struct mf_table *t, const struct mf_table *from, const str
  * pointers to rows. */
 void mf_table_drop(struct mf_table *t, const bool *drop);
 
-/* Counts a problem, and appends it to the stored ones if the limit is not reached. The format gives the
- * reason. -ENOMEM; -EFBIG: the reason is longer than 2 * MF_REASON_MAX. */
+/* Counts a problem, and stores it unless the maximum number of stored problems is reached. The format and its
+ * arguments give the reason. -ENOMEM; -EFBIG: the reason is longer than 2 * MF_REASON_MAX. */
 int mf_table_problem(struct mf_table *t, const struct mf_problem *what, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 int mf_table_problemv(struct mf_table *t, const struct mf_problem *what, const char *format, va_list args)
     __attribute__((format(printf, 3, 0)));
-/* Sorts by line; the problems of one line keep their order. */
+/* Sorts the problems by line; the problems of one line keep their order. */
 int mf_table_sort_problems(struct mf_table *t);
 
 /* Reports rows of one layer model that have the same time for several token counts. */
@@ -57,7 +57,7 @@ static inline bool mf_table_row_has_tag(const struct mf_table_row *row)
  * text as read is kept to detect unchanged numbers. */
 #define MF_TABLE_NUMBER_MAX 48
 bool mf_result_is_number(enum mf_result column);
-/* Value of the row in a number column. */
+/* Returns the row's value in a number column. */
 double mf_result_number(const struct mf_table_row *row, enum mf_result column);
 void mf_result_set_number(struct mf_table_row *row, enum mf_result column, double value);
 /* True if the value is finite and printable. */
@@ -70,7 +70,7 @@ int mf_result_parse_number(enum mf_result column, const char *text, double *ret)
 void mf_result_print_number(enum mf_result column, double value, char buf[MF_TABLE_NUMBER_MAX]);
 
 #define MF_TABLE_CELL_MAX 96
-/* Returns the text of a result cell for writing: an unchanged number as it was read; NULL if there is no
- * kernel. The text belongs to the row or is in scratch. */
+/* Returns the text to write for a result cell; NULL for a kernel cell without kernel. An unchanged number
+ * keeps the text that was read. The text belongs to the row or is in scratch. */
 const char *mf_table_result_text(const struct mf_table_row *row, enum mf_result c,
                                  char scratch[MF_TABLE_CELL_MAX]);

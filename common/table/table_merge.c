@@ -52,7 +52,8 @@ static bool same_method(const struct mf_table_row *a, const struct mf_table_row 
 /* Columns that must be equal for two times of one key to be comparable. */
 static const enum mf_own basis[] = {MF_OWN_MODEL, MF_OWN_ROUTING};
 
-/* Returns the first column that makes the times of the two rows incomparable, or MF_OWN_N_. */
+/* Returns the first column that makes the times of the two rows incomparable, or MF_OWN_N_ if there is no
+ * such column. */
 static enum mf_own differing_column(const struct mf_table_row *a, const struct mf_table_row *b)
 {
     if (!same_method(a, b))
@@ -103,7 +104,8 @@ static int check_fresh(const struct mf_table *fresh, bool accept_foreign, char w
     return fresh->n_strays > 0 ? -EINVAL : 0;
 }
 
-/* Formats the location of a row: "tuned_fmoe.csv line 12", or its number if it was not read from a file. */
+/* Formats the location of a row: "tuned_fmoe.csv line 12", or the row's number if the row was not read from a
+ * file. */
 static void format_location(const struct mf_table *t, const struct mf_table_row *row, char buf[LOCATION_MAX])
 {
     /* Truncate long paths at the front. */
@@ -128,8 +130,8 @@ static int refuse_clash(const struct mf_table_clash *clash, char why[MF_REASON_M
     return -EEXIST;
 }
 
-/* Rejects the first duplicate key within the table and its set, and within fresh and its set. A key that is
- * in both table and fresh is a normal merge. */
+/* Rejects the merge if a key occurs twice in `table` and the set together, or twice in `fresh` and the set
+ * together. A key that is in both `table` and `fresh` is a normal merge. */
 static int check_clashes(const struct mf_table *table, const struct mf_table *fresh,
                          const struct mf_merge_options *options, char why[MF_REASON_MAX])
 {
@@ -163,8 +165,8 @@ static enum mf_merged decide_ours(const struct mf_table_row *old, const struct m
                                   char reason[MF_REASON_MAX])
 {
     const char *old_pipeline = old->own[MF_OWN_PIPELINE], *pipeline = row->own[MF_OWN_PIPELINE];
-    /* The two rows were compared directly; the time in the table may have been measured under other
-     * conditions */
+    /* A promoted row replaces the old row even if the old time is lower. The two rows were compared directly,
+     * but the time in the table may have been measured under other conditions. */
     if (is_promoted(row) &&
         !mf_pipeline_text_equal(old_pipeline ? old_pipeline : "", pipeline ? pipeline : "")) {
         mf_format(
@@ -254,7 +256,7 @@ static int apply(struct mf_table *table, const struct mf_table *fresh, const str
     return 0;
 }
 
-/* Decides for all rows before any change; the decisions are in result->items. */
+/* Decides about all rows before the table changes. The decisions are in result->items. */
 static int decide_all(const struct mf_table *table, const struct mf_table *fresh, bool replace,
                       struct mf_merge_result *result)
 {

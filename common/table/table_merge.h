@@ -55,7 +55,7 @@ void mf_merge_result_release(struct mf_merge_result *r);
 struct mf_merge_options {
     bool replace;                      /* replace foreign rows too */
     bool accept_foreign;               /* `fresh` may contain rows of other tools */
-    const struct mf_table *const *set; /* other files that production loads with this one */
+    const struct mf_table *const *set; /* other files that production loads together with the merged table */
     size_t n_set;
 };
 

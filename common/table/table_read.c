@@ -12,7 +12,7 @@
 #define N_SHAPE MF_SHAPE_N_COLUMNS
 
 /* Reports an invalid cell. If the row is too short, its cells are probably shifted, so the function reports
- * the short row instead, and only once. */
+ * that a cell is missing, and only once per row. */
 static void bad_cell(struct mf_table_reader *rd, enum mf_problem_code code, const char *column,
                      const char *cell, const char *expected)
 {
@@ -35,7 +35,7 @@ static const char *cell_of(const struct mf_table_reader *rd, int column)
     return column >= 0 && (size_t)column < rd->csv.n_cells ? rd->csv.cells[column] : "";
 }
 
-/* Parses an integer. pandas writes "32.0" in columns that had missing values. */
+/* Parses an integer. Also accepts "32.0", which pandas writes in columns that had missing values. */
 static int parse_count(const char *text, int64_t min, int64_t max, int64_t *ret)
 {
     char whole[24];
@@ -277,7 +277,8 @@ static bool is_optional(const struct mf_table_reader *rd, size_t column)
     return false;
 }
 
-/* Called after the cells were checked, so that shifted cells are reported as such. */
+/* Checks the number of cells in the row. Runs after the cells are checked, because only bad_cell() can tell
+ * that cells are shifted. */
 static void check_width(struct mf_table_reader *rd)
 {
     size_t n = rd->csv.n_cells, n_header = rd->t->n_header;
@@ -383,7 +384,8 @@ static int read_rows(struct mf_table_reader *rd)
     }
 }
 
-/* pandas reads a column with 1 and True as text, which never equals production's bool. */
+/* Reports a flag column that contains both 1 and True. pandas reads such a column as text, which never equals
+ * the bool in production's key. */
 static void check_mixed(struct mf_table_reader *rd)
 {
     for (int i = FIRST_FLAG; i < N_SHAPE && rd->t->tuned && rd->t->op == MF_TABLE_FMOE; i++) {
@@ -400,7 +402,7 @@ static void check_mixed(struct mf_table_reader *rd)
     }
 }
 
-/* Checks that need all rows; sorts their problems among the others. */
+/* Runs the checks that need all rows, then sorts all problems by line. */
 static int check_all_rows(struct mf_table_reader *rd)
 {
     check_mixed(rd);

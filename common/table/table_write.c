@@ -14,7 +14,7 @@ struct out_column {
     enum source source;
     int index; /* index among the result, own or other columns */
     const char *name;
-    int from; /* column in the file that was read, for strays; -1: none */
+    int from; /* for strays: index of this column in the file that was read; -1: the file lacks the column */
 };
 
 #define SCRATCH_MAX MF_TABLE_CELL_MAX
@@ -37,7 +37,7 @@ static void add_column(struct writer *w, enum source source, int index, const ch
 /* Columns that the rows need in addition to AITER's. */
 struct content {
     bool class, tag, own;
-    bool form; /* a shape has properties beyond the twelve columns */
+    bool form; /* true: at least one shape has properties that the twelve columns cannot express */
 };
 
 static struct content content_of(const struct mf_table *t)
@@ -156,7 +156,8 @@ static const char *row_text(const struct mf_table_row *row, const struct out_col
     return NULL;
 }
 
-/* Returns the value for a column that the file lacks: gfx follows from cu_num, results are 0. */
+/* Returns a stray's value for a column that the stray's file lacks: gfx is inferred from cu_num, and result
+ * columns are 0. */
 static const char *stray_default(const struct writer *w, const struct mf_table_stray *stray,
                                  const struct out_column *c)
 {

@@ -9,7 +9,7 @@
 #include "common/base/text.h"
 #include "kernels/aiter/aiter_private.h"
 
-/* The generators, in the order of the tuner. */
+/* The generators, in the order in which AITER's tuner runs them. */
 static const mf_aiter_generator generators[] = {
     mf_aiter_asm_stage1, mf_aiter_ck,          mf_aiter_cktile,  mf_aiter_flydsl,
     mf_aiter_opus,       mf_aiter_flydsl_int4, mf_aiter_asm_one,
@@ -88,8 +88,8 @@ void mf_aiter_host_step(enum mf_aiter_host host, int32_t block_m, char ret[MF_ST
     mf_format(ret, MF_STEP_NAME_MAX, block_m > 0 ? "%s_m%d" : "%s", host_steps[host], block_m);
 }
 
-/* Repeats the checks of asm_moe_2stage.cu: the tile of a stage 1 kernel must divide inter_dim; scales are
- * fp32 per token or 1x128. */
+/* Checks the same as asm_moe_2stage.cu: the tile width of a stage 1 kernel must divide inter_dim, and scales
+ * must be fp32, per token or per 1x128. */
 bool mf_aiter_launch_refuses(const struct mf_shape *shape, const char *name, char *why, size_t cap)
 {
     int tile_m, tile_n;

@@ -1,13 +1,14 @@
 /* AITER's search space: the fused-MoE kernels that its tuner tries for a layer on a device class, under the
  * names that its dispatcher uses.
  *
- * There is one generator per kind of kernel, in the order of the tuner (ROCm/aiter, gemm_moe_tune.py at
- * e4048607). Most families are words of the tuner's TUNE_ONLY. cktile2, flydslv2 and opusv2 are added because
- * two candidates would otherwise share a name:
+ * There is one generator per kind of kernel. The order is that of the tuner (ROCm/aiter, gemm_moe_tune.py at
+ * e4048607). Most family names are values of the tuner's option TUNE_ONLY. cktile2, flydslv2 and opusv2 are
+ * added because two candidates of a family would otherwise have the same name:
  *
  *    asm       prebuilt stage 1 and one-stage code objects (the manifests in hsa/<gfx>/fmoe*)
  *    ck        composable kernel two-stage (the lists in gemm_moe_ck2stages_common.py)
- *    cktile    CK-Tile A8W4, stage 1; stage 2 has the same kernel names and is family cktile2
+ *    cktile    CK-Tile A8W4, stage 1
+ *    cktile2   CK-Tile A8W4, stage 2, which has the same kernel names as stage 1
  *    flydsl    FlyDSL for 1x32 (the registry in flydsl/moe_kernels.py)
  *    flydslv2  FlyDSL's "layout" pairs: stage 1 has the kernel names of flydsl but another layout of h
  *    opus      A8W4 for gfx950 (the instances in opus_moe_common.py)
@@ -15,8 +16,8 @@
  *    flydsli4  FlyDSL for bf16 activations and int4 weights
  *
  * Kernels that the tuner tries but AITER's launcher refuses are included, because the tuner spends time on
- * them; mf_aiter_launch_refuses identifies them. A generator without a kernel for a layer reports the reason.
- */
+ * them; mf_aiter_launch_refuses identifies them. A generator that has no kernel for a layer reports the
+ * reason. */
 #pragma once
 
 #include <stdbool.h>
@@ -27,21 +28,21 @@
 #include "common/moe/step.h"
 
 enum mf_aiter_flag {
-    MF_AITER_FUSED = 1 << 0, /* stage 1 writes h quantised */
-    MF_AITER_V2 = 1 << 1,    /* writes or reads h in a layout that only v2 kernels read */
+    MF_AITER_FUSED = 1 << 0, /* stage 1 quantises h before writing it */
+    MF_AITER_V2 = 1 << 1,    /* writes or reads h in a layout that only v2 kernels support */
     /* adds into a zeroed output; without this flag the kernel overwrites the output */
     MF_AITER_ATOMIC = 1 << 2,
     MF_AITER_XBF16 = 1 << 3,    /* reads bf16 hidden states and quantises them itself */
-    MF_AITER_FLAT = 1 << 4,     /* reads the router's top-k directly, so it needs no sort */
-    MF_AITER_PERTOKEN = 1 << 5, /* needs scales per token, whatever the layer's scales are */
+    MF_AITER_FLAT = 1 << 4,     /* reads the router's top-k directly, so that no sort is required */
+    MF_AITER_PERTOKEN = 1 << 5, /* requires per-token scales, even if the layer has other scales */
 };
 
 struct mf_aiter_kernel {
     char name[MF_STEP_NAME_MAX];
-    const char *family; /* one of the families above */
+    const char *family; /* one of the families listed at the top of this file */
     enum mf_stage stage;
     int32_t block_m; /* 0: no expert blocks */
-    unsigned flags;  /* of enum mf_aiter_flag */
+    unsigned flags;  /* bits of enum mf_aiter_flag */
 };
 
 struct mf_aiter_layer {
@@ -56,21 +57,20 @@ struct mf_aiter_sink {
               const char *format, ...) __attribute__((format(printf, 5, 6)));
 };
 
-/* Enumerates all candidates, each (family, name) once. */
+/* Enumerates all candidates. Each pair of family and name occurs once. */
 int mf_aiter_enumerate(const struct mf_aiter_layer *layer, struct mf_aiter_sink *sink);
 
-/* True if the name matches the grammar of AITER's kernel names, including the length in mangled names. Also
- * true for kernels that AITER's tables contain but its tuner does not emit (mxmoe, the heuristic's cktile),
- * and for host steps (mf_aiter_host_step). */
+/* True if the name matches the grammar of AITER's kernel names; in a mangled name, the length must be right
+ * too. The grammar includes host steps (mf_aiter_host_step) and kernels that occur in AITER's tables but that
+ * its tuner does not emit (mxmoe, and the cktile kernels of its heuristic). */
 bool mf_aiter_name_parse(const char *name);
 
-/* Data movement that AITER's fused_moe() performs around its kernels. Tuned tables do not name these steps.
- */
+/* Steps in which AITER's fused_moe() moves data around its kernels. Tuned tables do not name these steps. */
 enum mf_aiter_host {
     MF_AITER_HOST_SORT,   /* moe_sorting, which also zeroes the output */
     MF_AITER_HOST_QUANT1, /* quantises the hidden states */
     MF_AITER_HOST_QUANT2, /* quantises h */
-    MF_AITER_HOST_ZERO,   /* zeroes the output if there is no sort */
+    MF_AITER_HOST_ZERO,   /* zeroes the output if no sort runs */
     MF_AITER_HOST_N_
 };
 /* Writes the step name, e.g. "aiter_moe_sorting_m32". block_m 0: the step has no expert blocks. */

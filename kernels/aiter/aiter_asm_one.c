@@ -1,8 +1,8 @@
-/* Generator of AITER's prebuilt one-stage kernels (hsa/<gfx>/fmoe/{silu,gelu}): per token, 1x128, 1x128 with
- * bf16 activations (xbf16), and FLAT kernels, which need no sort.
+/* Generator of AITER's prebuilt one-stage kernels (hsa/<gfx>/fmoe/{silu,gelu}): kernels for scales per token,
+ * for 1x128, for 1x128 with bf16 activations (xbf16), and FLAT kernels, which require no sort.
  *
- * Per-token kernels exist for each width, plain and persistent. The 1x128 kernels are a list per gfx: the
- * union of the public manifests and the shipped tuned tables. */
+ * Per-token kernels exist for each tile width, plain and persistent. The 1x128 kernels are listed for each
+ * gfx; the list is the union of AITER's public manifests and its shipped tuned tables. */
 #include "kernels/aiter/aiter_private.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@ static const int widths[] = {128, 192, 256, 320, 384, 448, 512};
 /* clang-format off */
 static const struct listed {
     const char *gfx;
-    const char *before, *after; /* parts of the name around the activation */
+    const char *before, *after; /* parts of the name before and after the activation */
     int m, n;
     unsigned flags;
     bool silu_only;
@@ -52,7 +52,7 @@ static const struct listed {
 };
 /* clang-format on */
 
-/* Rejects the kernels of a width that does not divide inter_dim. */
+/* Rejects the kernels of tile width n if n does not divide inter_dim. */
 static int refuse_width(struct mf_aiter_sink *sink, const struct mf_shape *s, int n)
 {
     char kernel[48];

@@ -1,8 +1,8 @@
 /* Generator of AITER's prebuilt stage 1 kernels (hsa/<gfx>/fmoe_2stages):
  *   fmoe_stage1_bf16_pertoken{Fp8,Int8}[_blockscale][_doweight]_g1u1.
  *
- * The tiles are those manifest tiles whose rows are a block size of the tuner. Kernels for 1x128 exist if a
- * tile contains whole scale blocks. Kernels for int8 exist up to 256 columns. */
+ * The tiles are those of the manifest whose number of rows is a block size of the tuner. A tile has a kernel
+ * for 1x128 if it consists of whole scale blocks, and a kernel for int8 if it has at most 256 columns. */
 #include "kernels/aiter/aiter_private.h"
 
 #include "common/base/cleanup.h"
@@ -10,7 +10,7 @@
 /* clang-format off */
 static const struct tile {
     int m, n;
-    /* part of the name for the number of work groups per CU, first for pf2, then for pf3 */
+    /* part of the name that gives the number of work groups per CU, for pf2 and for pf3 */
     const char *groups[2];
 } tiles[] = {
     { 16,  64, {"_6tg", "_5tg"}}, { 32,  64, {"_4tg", "_4tg"}}, { 64,  64, {"_2tg", "_2tg"}},

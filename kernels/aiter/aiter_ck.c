@@ -1,6 +1,6 @@
 /* Generator of AITER's composable kernel two-stage kernels: the instance lists of
- * gemm_moe_ck2stages_common.py with block_m up to 128, per format and, where the matrix instruction differs,
- * per gfx. */
+ * gemm_moe_ck2stages_common.py with block_m up to 128, one list per format and, if the matrix instructions
+ * differ between GPUs, per gfx. */
 #include "kernels/aiter/aiter_private.h"
 
 #include <stdio.h>
@@ -73,7 +73,7 @@ static const struct lists {
     const struct instance *one; size_t n_one;
     const struct instance *two; size_t n_two;
     const char *op1, *op2;           /* names of the epilogues of stage 1 and stage 2 */
-    const char *weighed1, *weighed2; /* the same names with the routing weight */
+    const char *weighed1, *weighed2; /* the same names for kernels that apply the routing weight */
 } lists[] = {
     {A16W16, false, LIST(a16w16_1), LIST(a16w16_2),
      "TypeCast", "TypeCast", "TypeCastExpertWeight", "TypeCastExpertWeight"},
@@ -135,7 +135,7 @@ static int emit(const struct mf_shape *s, const struct lists *l, int stage, stru
     return r;
 }
 
-/* Returns the kind of list for the shape's formats, or -1 if there is none. */
+/* Returns which list has kernels for the shape's formats, or -1 if no list has. */
 static int kind_of(const struct mf_shape *s)
 {
     bool bits8 = mf_aiter_is_fp8(s->q_dtype_a) || s->q_dtype_a == MF_DTYPE_INT8;
@@ -150,8 +150,9 @@ static int kind_of(const struct mf_shape *s)
                                                                                  : -1;
 }
 
-/* Rejects split-K in stage 1, whose parts would be whole scale blocks. The tuner computes which splits are
- * legal but does not emit them (ROCm/aiter#2726); the shipped tables still contain such rows. */
+/* Rejects split-K in stage 1. AITER's tuner computes the legal splits, whose parts are whole scale blocks,
+ * but does not emit their kernels (ROCm/aiter#2726). AITER's shipped tables still contain rows with such
+ * kernels. */
 static int refuse_splits(const struct mf_shape *s, struct mf_aiter_sink *sink)
 {
     char parts[32] = "";

@@ -1,4 +1,5 @@
-/* Generator of AITER's CK-Tile A8W4 kernels: one per block size and stage; both stages have the same name. */
+/* Generator of AITER's CK-Tile A8W4 kernels: one per block size and stage. The kernels of both stages have
+ * the same name. */
 #include "kernels/aiter/aiter_private.h"
 
 #include "common/base/cleanup.h"

@@ -1,9 +1,9 @@
-/* Generator of AITER's FlyDSL two-stage kernels for 1x32 and of the v2 ("layout") pairs: the registry's
- * combinations of tiles and switches, without those that fault or write nothing (gen_flydsl_2stages_task and
- * gen_flydsl_v2_2stages_task in gemm_moe_tune.py).
+/* Generator of AITER's FlyDSL two-stage kernels for 1x32 and of the v2 ("layout") pairs: the combinations of
+ * tiles and switches in AITER's registry, except those that fault or write nothing (gen_flydsl_2stages_task
+ * and gen_flydsl_v2_2stages_task in gemm_moe_tune.py).
  *
- * Split-K in stage 1 uses k_batch launch slices or k_wave waves. Each must get whole tiles of model_dim;
- * otherwise the launch can fault the queue. */
+ * Split-K in stage 1 uses k_batch launch slices or k_wave waves. Each slice and each wave must get whole
+ * tiles of model_dim; otherwise the launch can cause a fault of the GPU queue. */
 #include "kernels/aiter/aiter_private.h"
 
 #include <errno.h>
@@ -19,16 +19,16 @@ static const int k_waves[] = {1, 2, 4};
 struct fly {
     const struct mf_shape *shape;
     struct mf_aiter_sink *sink;
-    const char *a, *w; /* formats as spelled in names */
-    bool bf16, fp4;    /* format of the activations */
+    const char *a, *w; /* formats of activations and weights, as spelled in kernel names */
+    bool bf16, fp4;    /* whether the activations are bf16, and whether they are fp4 */
     char kernels[48];  /* prefix of the kernel names, for rejections */
 };
 
-/* Parameters of a stage 1 kernel as in the registry. */
+/* Parameters of a stage 1 kernel, as in AITER's registry. */
 struct one {
     int m, n, k, waves, k_batch, xcd, k_wave;
-    bool cached; /* weights are loaded through the cache; suffix _bnt0 */
-    bool gate;   /* suffix _go */
+    bool cached; /* true: weights are loaded through the cache; suffix _bnt0 */
+    bool gate;   /* true: suffix _go */
 };
 
 /* --- stage 1 ---------------------------------------------------------------------------- */
@@ -40,7 +40,7 @@ static bool divides(const struct mf_shape *s, int tile_k, int k_batch, int k_wav
     return s->model_dim % depth == 0;
 }
 
-/* Rejects each split that does not divide model_dim. */
+/* Rejects each split-K that does not divide model_dim into whole tiles. */
 static int refuse_splits(const struct fly *f, int tile_k)
 {
     const struct mf_shape *s = f->shape;
@@ -72,7 +72,7 @@ static bool has_k_wave(const struct fly *f, const struct one *c)
         return false;
     if (c->k_wave > 1 && !f->fp4 && !f->bf16 && n_waves < 2)
         return false;
-    /* With fewer than 16 columns per wave, the kernel writes nothing and appears fast. */
+    /* With fewer than 16 columns per wave, a bf16 kernel writes nothing and therefore appears fast. */
     return !f->bf16 || c->n / (4 / c->k_wave) >= 16;
 }
 
@@ -182,15 +182,15 @@ static int emit_tails(const struct fly *f, const struct two *c)
     int r = 0;
     for (size_t i = 0; r >= 0 && i < MF_ARRAY_LEN(tails); i++)
         r = emit_two(f, c, tails[i]);
-    /* The registry lists this variant in addition to its combinations. */
+    /* AITER's registry lists this variant separately from its combinations. */
     if (r >= 0 && f->fp4 && c->atomic && c->m == 64 && c->n == 128 && c->k == 256)
         r = emit_two(f, c, "_persist_async_w4_cumul3");
     return r;
 }
 
-/* Emits tiles with as many rows as the block or half as many, but at least 16 for fp4 weights and 32 for fp8.
- * With bf16 activations, half tiles fault, 256 columns exceed the LDS, and a tile of K beyond inter_dim is
- * read out of bounds. */
+/* Emits tiles with as many rows as the block or half as many, but at least 16 rows for fp4 weights and 32
+ * rows for fp8 weights. Some tiles are excluded with bf16 activations: half tiles fault, tiles with 256
+ * columns exceed the LDS, and a tile of K that extends beyond inter_dim is read out of bounds. */
 static int emit_stage2(struct fly *f)
 {
     const struct mf_shape *s = f->shape;

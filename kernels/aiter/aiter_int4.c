@@ -1,5 +1,6 @@
-/* Generator of AITER's FlyDSL kernels with bf16 activations and int4 weights. Four waves divide the columns,
- * or K (k_wave). The sort's block must equal the tile's rows; other sizes give wrong results.
+/* Generator of AITER's FlyDSL kernels with bf16 activations and int4 weights. The four waves of a block
+ * divide the columns or, with k_wave, also K among them. The block size of the sort must equal the number of
+ * rows of the tile, because other sizes give wrong results.
  *
  * The rule is_registered() is inferred from the kernels in AITER's tuned tables and from the number of
  * kernels that AITER's tuner tries (76 for stage 1, 8 for stage 2). AITER does not document the rule. */
@@ -13,9 +14,9 @@
 static const int tile_ms[] = {16, 32, 64, 128};
 static const int k_waves[] = {1, 2, 4};
 
-/* Inferred (see the comment at the top of this file). A wave needs 16 columns for its matrix instruction. K
- * is divided among waves only if the tile is at least four times as deep as wide. Two tiles of activations
- * per wave must fit the LDS. */
+/* True if AITER has the kernel. The rule is inferred (see the comment at the top of this file). The matrix
+ * instruction of a wave requires 16 columns. K is divided among waves only if the depth k of the tile is at
+ * least four times its width n. Two tiles of activations per wave must fit into the LDS. */
 static bool is_registered(int m, int n, int k, int k_wave)
 {
     int columns = n / (4 / k_wave);

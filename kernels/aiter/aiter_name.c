@@ -2,9 +2,9 @@
  *
  *    #        a decimal number
  *    (a|b|)   one of the alternatives; in this example the last alternative is empty
- *    [text]   optional text, which may contain #
+ *    [text]   optional text, which may contain numbers (#)
  *
- * All other characters match themselves. Matching backtracks. */
+ * All other characters match themselves. The matcher tries all alternatives (backtracking). */
 #include "kernels/aiter/aiter.h"
 
 #include <ctype.h>
@@ -15,7 +15,8 @@
 
 /* clang-format off */
 static const char *const patterns[] = {
-    /* mangled names without "_ZN5aiter<length>" and "E" (marked by @): stage 1, one-stage */
+    /* mangled names of stage 1 and one-stage kernels; @ stands for "_ZN5aiter<length>" before the name and
+     * "E" after it */
     "@fmoe_stage1_bf16_pertoken(Fp8|Int8)(_blockscale|)(_doweight|)_g1u1_#x#[_#tg](_pf2|_pf3)",
     "@fmoe_(bf16|fp16)_(pertokenFp8|pertokenInt8)_g1u1(_vs|_novs|)(_tkw1|)(_multix|_smf|)_(silu|gelu)[_#tg]"
     "(_ps|)_#x#",
@@ -53,8 +54,8 @@ static const char *const patterns[] = {
 };
 /* clang-format on */
 
-/* Matches text and numbers up to a character in `stop` and leaves *p there. Returns the rest of the name;
- * NULL: no match. */
+/* Matches text and numbers of the pattern *p up to a character in `stop`, and sets *p to that character.
+ * Returns the rest of the name, or NULL if the name does not match. */
 static const char *match_plain(const char **p, const char *stop, const char *name)
 {
     for (; **p && !strchr(stop, **p); (*p)++) {
@@ -86,8 +87,8 @@ static bool match(const char *p, const char *name)
     return optional && match(close + 1, name);
 }
 
-/* Extracts the name from "_ZN5aiter<length><name>E" and puts '@' before it. False if the form or the length
- * is wrong. */
+/* Writes '@' and the name in "_ZN5aiter<length><name>E" to ret. Returns false if the form or the length is
+ * wrong. */
 static bool unmangle(const char *name, char ret[MF_STEP_NAME_MAX])
 {
     static const char frame[] = "_ZN5aiter";

@@ -2,9 +2,9 @@
  * moe_stage2_a8w4_meta.py): one list of instances per stage. Each instance is offered with the plain and the
  * v2 layout. AITER's tuner tries each stage 2 instance only in a range of token counts.
  *
- * AITER's tuned tables do not show all instances. The missing names, tiles and ranges are inferred from the
- * number of kernels that AITER's tuner tries: the numbers of kernels match, but the inferred names may not.
- */
+ * AITER's tuned tables do not contain all instances. The missing names, tiles and ranges of token counts are
+ * inferred from the number of kernels that AITER's tuner tries. The number of kernels is therefore right, but
+ * the inferred names may be wrong. */
 #include "kernels/aiter/aiter_private.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@
 
 /* clang-format off */
 static const struct first {
-    int m, k_wave, columns; /* columns: output columns per tile, must divide inter_dim */
+    int m, k_wave, columns; /* columns: output columns per tile, which must divide inter_dim */
     const char *name;
 } firsts[] = {
     { 16, 4,  32, "t16x384_pair_kw4_m2"},      { 16, 4,  32, "t16x384_pair_kw4_m4"},
@@ -31,8 +31,8 @@ static const struct first {
 
 static const struct second {
     int m, n;
-    int64_t from, to; /* range of token counts; to 0: unlimited */
-    int32_t model_dim; /* 0: any */
+    int64_t from, to; /* range of token counts; `to` 0: no upper limit */
+    int32_t model_dim; /* 0: any model_dim */
     const char *name;
 } seconds[] = {
     {16,  64,   1, 1024, 0,    "atomic_t16x64x256_sbm16_cache_b3_ws2"},
@@ -53,7 +53,8 @@ static int emit_first(const struct mf_shape *s, const struct first *c, bool v2, 
                                 .stage = MF_STAGE_STAGE1,
                                 .block_m = c->m,
                                 .flags = MF_AITER_FUSED | (v2 ? MF_AITER_V2 : 0)};
-    /* 256 is two steps of the matrix instruction, which is the minimum per wave of a paired kernel. */
+    /* Each wave of a paired kernel requires at least 256 elements of K, which are two steps of the matrix
+     * instruction. */
     int depth = c->k_wave * 256;
     if (s->model_dim % depth == 0 && s->inter_dim % c->columns == 0)
         return mf_aiter_emit(sink, k, "opus_moe1_afp8_wfp4_bf16_%s_fp8", c->name);

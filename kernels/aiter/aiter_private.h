@@ -1,4 +1,4 @@
-/* Internal interface between aiter.c and the generators. */
+/* Internal functions shared by aiter.c and the generators. */
 #pragma once
 
 #include "kernels/aiter/aiter.h"
@@ -13,18 +13,19 @@ int mf_aiter_flydsl(const struct mf_aiter_layer *layer, struct mf_aiter_sink *si
 int mf_aiter_flydsl_int4(const struct mf_aiter_layer *layer, struct mf_aiter_sink *sink);
 int mf_aiter_opus(const struct mf_aiter_layer *layer, struct mf_aiter_sink *sink);
 
-/* Emits kernel k with the formatted name. */
+/* Sets the name of kernel k to the formatted text and emits k. */
 int mf_aiter_emit(struct mf_aiter_sink *sink, struct mf_aiter_kernel k, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* Like mf_aiter_emit, but with the name as a mangled symbol: "_ZN5aiter<length><name>E". */
+/* Does the same as mf_aiter_emit, but the name is the mangled symbol "_ZN5aiter<length><name>E". */
 int mf_aiter_emit_mangled(struct mf_aiter_sink *sink, struct mf_aiter_kernel k, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* True for e4m3fn and e4m3fnuz. */
+/* True if the dtype is e4m3fn or e4m3fnuz. */
 static inline bool mf_aiter_is_fp8(enum mf_dtype dtype)
 {
     return dtype == MF_DTYPE_FP8_E4M3FN || dtype == MF_DTYPE_FP8_E4M3FNUZ;
 }
 
-/* Spelling of an activation in kernel names, e.g. "silu"; NULL: AITER does not support it. */
+/* Returns the spelling of an activation in kernel names, e.g. "silu", or NULL if AITER does not support it.
+ */
 const char *mf_aiter_act(enum mf_act act);

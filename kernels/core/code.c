@@ -25,7 +25,7 @@
 #define PROCESSES_MAX   64
 #define COMPILER_FOLDER "kernels"
 #define COMPILER_FILE   "moefarm-compile"
-#define SOURCES_MAX     96 /* room for the option and a digest of 64 characters */
+#define SOURCES_MAX     96 /* enough for the option name and a digest of 64 characters */
 
 extern char **environ;
 
@@ -71,7 +71,8 @@ static void cache_folder(char path[PATH_MAX], bool *ret_is_public)
     *ret_is_public = !(own && *own) && !(xdg && *xdg) && !(home && *home);
 }
 
-/* /tmp is world-writable: another user may have created this directory and put code into it. */
+/* Checks the owner of the cache directory, because /tmp is world-writable: another user may have created the
+ * directory and put code into it. */
 static int check_owner(const char *folder)
 {
     struct stat st;
@@ -100,7 +101,7 @@ void mf_code_folder(char path[PATH_MAX])
     bool is_public;
     cache_folder(path, &is_public);
     mf_format(inside, sizeof(inside), "%s/", path);
-    (void)make_folders(inside); /* error ignored: writing a file there reports it */
+    (void)make_folders(inside); /* error ignored, because a later write to the directory will report it */
 }
 
 static uint64_t hash_text(const char *text, uint64_t h)
@@ -142,7 +143,8 @@ bool mf_code_fallback_path(const char *path, char fallback[PATH_MAX])
     return true;
 }
 
-/* True if the code object exists. Sets `path` to its location, in the cache or at the fallback path. */
+/* Returns true if the code object exists in the cache or at the fallback path. Sets `path` to its location.
+ */
 static bool find_code(char path[PATH_MAX])
 {
     char fallback[PATH_MAX];
@@ -190,8 +192,8 @@ static int spawn(char *const *argv, char *const *env, int *ret_log, pid_t *ret_p
         return -errno;
     int r = -posix_spawn_file_actions_init(&actions);
     if (r == 0) {
-        /* If this process ignores SIGCHLD, the compiler would inherit the setting and could not read the exit
-         * status of its own children. */
+        /* Without this, the compiler would inherit a setting of this process that ignores SIGCHLD, and could
+         * then not read the exit status of its own children. */
         (void)sigemptyset(&own);
         (void)sigaddset(&own, SIGCHLD);
         (void)posix_spawnattr_init(&attr);
@@ -244,8 +246,8 @@ static int start_compile(const struct mf_compiler *compiler, const struct mf_cod
     return r;
 }
 
-/* Reads the output of a child into c->why and discards what does not fit. Returns false at the end of the
- * output. */
+/* Reads the output of a child into c->why and discards the part that does not fit. Returns false at the end
+ * of the output. */
 static bool read_output(struct child *c)
 {
     char rest[512];
@@ -257,7 +259,8 @@ static bool read_output(struct child *c)
     return n > 0 || (n < 0 && errno == EINTR);
 }
 
-/* True if the child has produced its result: the output file or, for a version query, a name and a number. */
+/* Returns true if the child has produced its result: the output file or, for a version query, a name and a
+ * number. */
 static bool has_output(const struct child *c)
 {
     char path[PATH_MAX];
@@ -268,7 +271,8 @@ static bool has_output(const struct child *c)
     return find_code(path);
 }
 
-/* Reaps a child, kills it first if it is late, and completes c->why. Returns 0 if the compiler succeeded. */
+/* Reaps a child, after killing it if `late` is set, and completes c->why. Returns 0 if the compiler
+ * succeeded. */
 static int end_child(struct child *c, bool late)
 {
     int status = 0;
@@ -278,8 +282,8 @@ static int end_child(struct child *c, bool late)
     do
         ended = waitpid(c->pid, &status, 0);
     while (ended < 0 && errno == EINTR);
-    /* If the host program ignores SIGCHLD or reaps all children, the exit status is lost; check the result
-     * instead. */
+    /* If the host program ignores SIGCHLD or reaps all children, the exit status is lost. The output is
+     * checked instead. */
     if (ended < 0)
         status = has_output(c) ? 0 : 1 << 8;
     mf_closep(&c->log);
@@ -293,7 +297,7 @@ static int end_child(struct child *c, bool late)
     return !late && WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -ENOEXEC;
 }
 
-/* Waits until at least one child has ended. Removes ended children from the list and stores their results. */
+/* Waits until at least one child has ended. Removes these children from the list and stores their results. */
 static void reap_children(struct child *children, int *n, const struct mf_code *codes,
                           char (*paths)[PATH_MAX], char (*whys)[MF_CODE_WHY_MAX], int *made)
 {

@@ -111,12 +111,12 @@ float mf_codec_global(const struct mf_codec *c, float amax)
 static float f32_scale(const struct mf_codec *c, float amax)
 {
     float s = amax / c->max;
-    /* For a tiny amax the division can underflow to 0, which is not a valid scale. */
+    /* If amax is tiny, the division can underflow to 0, which is not a valid scale. */
     return mf_bits_of(s) == 0 ? 1 : s;
 }
 
-/* Returns at least the smallest positive e4m3 value, because a calibrated factor that is too small would
- * otherwise give a scale of 0. */
+/* The scale is at least the smallest positive e4m3 value, because a calibrated factor that is too small would
+ * otherwise make it 0. */
 static uint8_t nvfp4_scale(float amax, float global)
 {
     float s = global * amax / 6.0f;
@@ -134,7 +134,8 @@ void mf_codec_group_scale(const struct mf_codec *c, float amax, float global, vo
             memcpy(scale, &full, sizeof(full));
         break;
     case MF_SCALE_BF16:
-        /* AITER's minimum, which keeps the scale of a group of zeros above 0 (ROCm/aiter, a16wi4). */
+        /* The minimum 1e-6 is AITER's; it keeps the scale of a group of zeros above 0 (ROCm/aiter, a16wi4).
+         */
         half = mf_bf16_from_float((amax < 1e-6f ? 1e-6f : amax) / c->max);
         memcpy(scale, &half, sizeof(half));
         break;
@@ -169,7 +170,8 @@ static float scale_value(const struct mf_codec *c, const void *scale)
 
 /* ---- encoding: one group with one scale ---- */
 
-/* As integers, the bits of magnitudes compare like the magnitudes; NaN compares above all of them. */
+/* Returns the bits of the largest magnitude. Compares the bits as integers, which have the same order as the
+ * magnitudes, with NaN above all others. */
 MF_VECTOR_BODY(static, uint32_t, amax_bits, (const float *x, size_t n), (x, n), {
     uint32_t top = 0;
     for (size_t i = 0; i < n; i++) {
@@ -209,7 +211,7 @@ MF_VECTOR_BODY(static, void, fp8_codes,
                    }
                })
 
-#define CHUNK 256 /* four-bit codes per chunk; a chunk is packed into bytes at once; must be even */
+#define CHUNK 256 /* four-bit elements that are packed into bytes at a time; must be even */
 
 static void four_bit_group(const struct mf_codec *c, const float *x, size_t n, float global, float scale,
                            uint8_t *q)
@@ -250,7 +252,7 @@ void mf_codec_encode_row(const struct mf_codec *c, const float *x, size_t cols, 
                      global, (uint8_t *)q + mf_codec_row_bytes(c, at));
 }
 
-/* Computes the scales of the groups in rows row0 to row1 - 1. */
+/* Computes the scales of the groups in rows [row0, row1). */
 static void make_scales(const struct mf_codec *c, const float *x, size_t row0, size_t row1, size_t cols,
                         float global, uint8_t *scale)
 {
@@ -288,7 +290,7 @@ MF_VECTOR_BODY(static, void, int8_values, (const int8_t *q, size_t n, float scal
                        out[i] = (float)q[i] * scale;
                })
 
-/* Decodes packed pairs, low nibble first. n is even except at the end of a row. */
+/* Decodes pairs of packed elements, the low nibble first. n may be odd only at the end of a row. */
 MF_VECTOR_BODY(static, void, e2m1_values, (const uint8_t *q, size_t n, float scale, float global, float *out),
                (q, n, scale, global, out), {
                    for (size_t i = 0; i + 1 < n; i += 2) {

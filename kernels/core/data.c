@@ -17,7 +17,7 @@
 
 #define CHUNK 16 /* Philox blocks per chunk; each block gives two values */
 
-/* Sum of four 16-bit uniforms: mean 131070, standard deviation 65536 / sqrt(3). */
+/* A sum of four 16-bit uniforms has mean 131070 and standard deviation 65536 / sqrt(3). */
 #define SUM_MEAN  131070
 #define SUM_SIGMA 37837.2
 
@@ -28,8 +28,8 @@
 #define N_ROUNDS   10
 
 /* Computes 16 Philox blocks at counters (first + i, row), bitwise equal to mf_philox(). Writes two sums per
- * block, each of four 16-bit uniforms minus the mean: first the sums from words 0 and 1 of all blocks, then
- * the sums from words 2 and 3. */
+ * block. Each sum adds four 16-bit uniforms and subtracts SUM_MEAN. The 16 sums from words 0 and 1 come
+ * first, then the 16 sums from words 2 and 3. */
 typedef void (*chunk_fn)(uint64_t key, uint32_t first, uint64_t row, int32_t out[2 * CHUNK]);
 
 static void chunk_c(uint64_t key, uint32_t first, uint64_t row, int32_t out[2 * CHUNK])
@@ -45,7 +45,7 @@ static void chunk_c(uint64_t key, uint32_t first, uint64_t row, int32_t out[2 * 
 
 #if defined(__x86_64__)
 
-/* Each 64-bit lane holds one 32-bit word. The upper half is never read and may hold anything. */
+/* Each 64-bit lane of a and b holds one 32-bit word in its lower half. The upper half is ignored. */
 MF_TARGET_AVX512 static inline __m256i sums_avx512(__m512i a, __m512i b)
 {
     const __m512i low = _mm512_set1_epi64(0xffff);
@@ -154,15 +154,15 @@ static uint64_t key_of(uint64_t seed, enum mf_tensor tensor)
     return seed + ((uint64_t)tensor + 1) * UINT64_C(0x9E3779B97F4A7C15);
 }
 
-/* The same bits on every machine: IEEE 754 rounds one division and one square root correctly, and the result
- * is then rounded once to float. */
+/* The result has the same bits on every machine, because IEEE 754 defines the rounding of the division, of
+ * the square root and of the conversion to float. */
 static float scale_of(double inverse_variance)
 {
     return (float)(1.0 / (SUM_SIGMA * sqrt(inverse_variance)));
 }
 
 struct weight {
-    size_t n, k; /* rows and columns of one expert */
+    size_t n, k; /* rows and columns of one expert's matrix */
 };
 
 static struct weight weight_of(const struct mf_shape *shape, enum mf_tensor w)
@@ -199,7 +199,8 @@ static float row_amax(const uint16_t *codes, size_t n)
     return mf_bf16_to_float(top);
 }
 
-/* Largest magnitude of an expert's weight. Generating the weight twice is cheaper than storing it. */
+/* Returns the largest magnitude of an expert's weight. The weight is generated twice, once here and once to
+ * encode it, because generating it twice is cheaper than storing it. */
 static float expert_amax(const struct mf_shape *shape, enum mf_tensor w, uint64_t seed, int32_t expert,
                          uint16_t *row)
 {
@@ -213,8 +214,8 @@ static float expert_amax(const struct mf_shape *shape, enum mf_tensor w, uint64_
     return top;
 }
 
-/* Encodes all rows that share scales together. If one scale covers the whole matrix, the largest magnitude is
- * computed first. */
+/* Generates and encodes an expert's weight, in each pass all rows that share scales. If one scale covers the
+ * whole matrix, the largest magnitude is computed first. */
 static void encode_expert(const struct mf_shape *shape, enum mf_tensor w, uint64_t seed, int32_t expert,
                           const struct mf_codec *c, uint16_t *rows, float *floats,
                           const struct mf_tensor_ref *out)

@@ -1,5 +1,5 @@
-/* Device interface: properties, operations, and the thread pool of the CPU. One runner drives one device from
- * one thread. */
+/* Device interface: the properties and operations of a device, and the thread pool of the CPU. A runner uses
+ * one device, from one thread. */
 #pragma once
 
 #include <limits.h>
@@ -12,40 +12,42 @@
 #include "kernels/core/isa.h"
 #include "kernels/core/l2_partitions.h"
 
-#define MF_HUGE_PAGE ((size_t)2 << 20) /* transparent huge page on Linux, in bytes */
+#define MF_HUGE_PAGE ((size_t)2 << 20) /* size of a transparent huge page on Linux, in bytes */
 
 #define MF_DEVICE_TEXT_MAX 96
 
 struct mf_device_info {
     struct mf_device_class class;
-    char model[MF_DEVICE_TEXT_MAX]; /* SKU as the driver or the OS reports it */
-    char isa[MF_DEVICE_TEXT_MAX];   /* "avx512_bf16+vnni", "avx2", "c" */
+    char model[MF_DEVICE_TEXT_MAX]; /* product name that the driver or the OS reports */
+    char isa[MF_DEVICE_TEXT_MAX];   /* CPU: instruction set, "avx512_bf16+vnni", "avx2" or "c" */
     char compiler[MF_DEVICE_TEXT_MAX];
     char driver[MF_DEVICE_TEXT_MAX];   /* GPU: kernel driver version and runtime version */
-    char identity[MF_DEVICE_TEXT_MAX]; /* GPU: UUID or PCI address; independent of the ordinal */
+    char identity[MF_DEVICE_TEXT_MAX]; /* GPU: UUID or PCI address, which does not depend on the ordinal */
     uint64_t memory_bytes;
-    /* last-level cache (on a GPU, L2). The working set of rotated weights must exceed it */
+    /* size of the last-level cache, which on a GPU is L2; the rotated weights must be larger than this cache
+     */
     uint64_t llc_bytes;
-    uint64_t lds_bytes; /* GPU: maximum shared memory of a block */
+    uint64_t lds_bytes; /* GPU: maximum shared memory of a block, in bytes */
     double clock_mhz;   /* maximum clock of a GPU */
     double memory_mhz;
-    int cores;               /* maximum threads of a step */
-    double peak_gflops_bf16; /* measured, all cores */
+    int cores;               /* maximum number of threads of a step */
+    double peak_gflops_bf16; /* peak bf16 rate, measured on all cores */
     double peak_gflops_f32;
-    double peak_gflops_fp8; /* FP8 matrix instructions; 0 if the device has none */
-    /* HBM or DRAM: measured on all cores with a working set larger than every cache */
+    double peak_gflops_fp8; /* peak rate of FP8 matrix instructions; 0 if the device has none */
+    /* read bandwidth of HBM or DRAM, measured on all cores with a working set larger than every cache */
     double mem_read_gbs;
-    double gap_us;              /* cost of one additional launch */
-    struct mf_l2_halves halves; /* GPU: partitions of the L2 cache */
+    double gap_us;              /* time that one more launch adds to a sample */
+    struct mf_l2_halves halves; /* GPU: SMs on each partition of the L2 cache */
     bool simulated;
 };
 
 struct mf_device;
 
-/* Launches kernel `index` of a sequence. One sample is a sequence of launches. */
+/* Launches kernel `index` of a sequence. One sample times a sequence of launches. */
 typedef int (*mf_launch_fn)(void *context, int index);
 
-/* A loaded code object, and the grid of a launch. `block` is the number of threads per block. */
+/* A loaded code object (mf_module), and the grid of a launch (mf_grid). `block` is the number of threads per
+ * block. */
 struct mf_module;
 struct mf_grid {
     uint32_t x, y, z, block;
@@ -59,7 +61,7 @@ struct mf_grid {
 
 /* A tensor for TMA loads into shared memory. Rows are 128 bytes, and the 16-byte chunk c of a row is stored
  * at c ^ (row % 8). With `unswizzled`, rows have up to 256 elements, and their chunks stay in order. Lengths
- * and boxes are in elements, fastest dimension first. Strides of the other dimensions are in bytes, multiples
+ * and boxes are in elements, fastest dimension first. Strides are in bytes; all but stride[0] are multiples
  * of 16. */
 struct mf_tma_tensor {
     void *at;
@@ -72,7 +74,7 @@ struct mf_tma_tensor {
 
 struct mf_device_ops {
     const char *kind; /* "cpu", "hip", "sim" */
-    /* True if alloc returns device memory, which the host reaches only through copy. Launches then receive
+    /* True if alloc returns device memory that the host can access only through `copy`. Launches then receive
      * device addresses. */
     bool own_memory;
     void (*free)(struct mf_device *d);
@@ -88,71 +90,78 @@ struct mf_device_ops {
     int (*time)(struct mf_device *d, mf_launch_fn launch, void *context, int n, double *ret_us);
     /* Replaces the contents of the L2 cache and of the instruction caches with unrelated data and code, so
      * that the next timed launch starts cold and does not wait for the write-back of dirty lines. *ret_bytes
-     * is the size of the buffer that replaces the L2 contents. Returns launch errors. If NULL, samples follow
-     * each other without eviction. */
+     * is the size of the buffer that replaces the L2 contents. Returns launch errors. If evict_caches is
+     * NULL, nothing is evicted between samples. */
     int (*evict_caches)(struct mf_device *d, double *ret_bytes);
-    /* Functions for prebuilt code objects. Either all four are set, or all are NULL because the device loads
-     * no code objects. module_load returns -errno and the reason in why. module_function returns -ENOENT for
-     * an unknown name. module_launch passes the argument buffer of `bytes` bytes as
-     * HIP_LAUNCH_PARAM_BUFFER_POINTER does or, with struct_argument, as the only pointer of kernelParams. The
-     * rules of mf_family.launch apply to it. */
+    /* Functions for prebuilt code objects. Either all four are set, or all are NULL because the device cannot
+     * load code objects. If module_load fails, it returns -errno and writes the reason to why.
+     * module_function returns -ENOENT for an unknown name. module_launch passes the argument buffer of
+     * `bytes` bytes as HIP_LAUNCH_PARAM_BUFFER_POINTER does or, with struct_argument, as the only pointer of
+     * kernelParams. Like mf_family.launch, module_launch makes no allocations, locks or system calls. */
     int (*module_load)(struct mf_device *d, const char *path, char *why, size_t why_cap,
                        struct mf_module **ret);
     struct mf_module *(*module_unload)(struct mf_device *d, struct mf_module *m);
     int (*module_function)(struct mf_device *d, struct mf_module *m, const char *name, void **ret);
     int (*module_launch)(struct mf_device *d, void *function, const struct mf_grid *grid, const void *block,
                          size_t bytes);
-    /* Compiles sources (kernels/core/code.h) that the code cache does not have, one process per source, as
-     * many at once as there are processors. If a source does not compile, paths[i] is empty and whys[i] has
-     * the compiler's output. NULL for a device that compiles nothing. */
+    /* Compiles the kernels (kernels/core/code.h) whose code objects are not in the code cache. Runs one
+     * process per kernel, and as many processes at once as there are processors. If kernel i does not
+     * compile, paths[i] is empty and whys[i] has the compiler's output. NULL for a device whose kernels are
+     * not compiled at run time. */
     int (*compile)(struct mf_device *d, const struct mf_code *codes, size_t n, char (*paths)[PATH_MAX],
                    char (*whys)[MF_CODE_WHY_MAX]);
     /* Writes the 128-byte TMA tensor map of a tensor to ret (mf_hip_map in kernels/gpu/src/args.h). Returns
      * -ENOTSUP if the device has no TMA. NULL for a device without code objects. */
     int (*tensor_map)(struct mf_device *d, const struct mf_tma_tensor *t, void *ret);
-    /* Times one run of a fixed kernel. If NULL, the caller supplies a kernel. */
+    /* Times one run of a fixed reference kernel (the canary). If `canary` is NULL, the caller times a kernel
+     * of its own. */
     int (*canary)(struct mf_device *d, double *ret_us);
     /* Makes the device current for the calling thread. Every thread except the one that opened the device
      * calls this before any other operation. */
     int (*enter)(struct mf_device *d);
     /* Waits for all work on the device, launched by any code of the process. Returns -EIO if the device
-     * failed. For a guest, returns -EBUSY if a stream capture is in progress; this call has then invalidated
-     * the capture. */
+     * failed. If the device was opened with `guest`, returns -EBUSY if a stream capture is in progress, and
+     * invalidates the capture. */
     int (*sync)(struct mf_device *d);
 };
 
-/* Resource usage of a step's kernels: the maximum over all of them. 0 if unknown, as on the CPU. */
+/* Resource usage of a step's kernels. Each field is the maximum over the kernels, or 0 if it is unknown, as
+ * on the CPU. */
 struct mf_resource_usage {
     int registers; /* per thread */
     int spills;    /* bytes of local memory per thread for spilled registers */
     int lds;       /* bytes of shared memory per block, static and dynamic */
-    int occupancy; /* blocks per SM or CU; -1 if not even one block fits, so that the launch returns -E2BIG */
+    /* resident blocks per SM or CU; -1 if not even one block fits, so that a launch returns -E2BIG */
+    int occupancy;
 };
 
 struct mf_device {
     const struct mf_device_ops *ops;
     struct mf_device_info info;
-    /* Receives the usage of kernels that are looked up and launched; NULL: not recorded. */
+    /* Where to store the resource usage of kernels that are looked up and launched; NULL: usage is not
+     * stored. */
     struct mf_resource_usage *use;
-    /* GPU with `guest` set: hipStream_t or CUstream of the next launches; NULL: the default stream. */
+    /* Stream of the next launches on a GPU opened with `guest`: hipStream_t or CUstream; NULL: the default
+     * stream. */
     void *stream;
-    /* Output of the compiler or runtime for the last kernel that failed to open; "" if none. */
+    /* Output of the compiler or runtime for the last kernel that failed to open; "" if no kernel failed to
+     * open. */
     char open_error[256];
 };
 
-/* kernels/device_open.c. Opens "cpu:0", "hip:amd:<ordinal>", "hip:nvidia:<ordinal>" or
- * "sim:<class>:<ordinal>[:<spec file>]" (for example "sim:gfx942/304:0"). Measures the ceilings of a real
- * device, which takes a fraction of a second. Returns -EINVAL, with the reason in why, for an invalid name.
- */
+/* Opens a device (kernels/device_open.c): "cpu:0", "hip:amd:<ordinal>", "hip:nvidia:<ordinal>" or
+ * "sim:<class>:<ordinal>[:<spec file>]" (for example "sim:gfx942/304:0"). Measures the ceilings (peak rates)
+ * of a device that is not simulated, which takes a fraction of a second. Returns -EINVAL, with the reason in
+ * why, for an invalid name. */
 int mf_device_open(const char *name, char *why, size_t why_cap, struct mf_device **ret);
 struct mf_device_open_options {
-    /* Ceilings that an earlier process measured on this device. With them, a new runner starts in
-     * milliseconds. NULL: measure the ceilings. */
+    /* Ceilings that an earlier process measured on this device, so that a new runner starts in milliseconds.
+     * NULL: the ceilings are measured. */
     const struct mf_device_info *known;
-    /* The process is a host application that runs its own work on the device. No ceilings are measured: they
-     * are 0 unless `known` has them. `time` is unavailable. Launches go to the application's streams, except
-     * for one launch on the default stream that measures the L2 partitions. Calls on a failed device return
-     * -EIO; a runner would exit instead. */
+    /* True if the process is a host application that runs its own work on the device. Ceilings are then not
+     * measured, and are 0 unless `known` has them. `time` is unavailable. Launches go to the application's
+     * streams, except for one launch on the default stream that measures the L2 partitions. Calls on a failed
+     * device return -EIO; a runner would exit instead. */
     bool guest;
 };
 int mf_device_open_with(const char *name, const struct mf_device_open_options *how, char *why, size_t why_cap,
@@ -160,15 +169,15 @@ int mf_device_open_with(const char *name, const struct mf_device_open_options *h
 struct mf_device *mf_device_close(struct mf_device *d);
 
 /* Thread pool of the CPU: runs fn(context, thread, n_threads) on n_threads threads at once and returns when
- * all are done. The caller is thread 0. Threads are pinned and spin for a while between calls. The pool
- * belongs to the process; mf_device_open("cpu:…") or the first call creates it. n_threads is at most
- * mf_pool_threads(). */
+ * all calls have returned. The calling thread is thread 0. Threads are pinned and spin for a while between
+ * calls. A process has one pool, which mf_device_open("cpu:…") or the first call of mf_pool_run creates.
+ * n_threads is at most mf_pool_threads(). */
 typedef void (*mf_pool_fn)(void *context, int thread, int n_threads);
 int mf_pool_threads(void);
-/* Returns the number of threads worth waking for a job of this many elements: one thread finishes a small job
- * before a second thread has woken up. */
+/* Returns the number of threads that a job of this many elements should use. A small job uses one thread,
+ * which finishes before a second thread has woken up. */
 int mf_pool_threads_for(int64_t elements);
 void mf_pool_run(mf_pool_fn fn, void *context, int n_threads);
-/* Waits until every thread of the running call has reached the barrier. Separates the phases of one launch.
- */
+/* Waits until every thread of the running mf_pool_run call has reached the barrier. Separates the phases of
+ * one launch. */
 void mf_pool_barrier(void);

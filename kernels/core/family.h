@@ -1,10 +1,11 @@
-/* Interface of kernel families. A family knows one kind of kernel: when it is legal, which parameters it has,
- * and how it is built and launched. Families are const tables in an explicit list (kernels/registry.c).
+/* Interface of kernel families. A family describes one kind of kernel: for which shapes and devices the
+ * kernel is legal, its parameters, and how to build and launch it. Families are const structs, listed in
+ * kernels/registry.c.
  *
- * enumerate() offers every legal step and gives a reason for each rejection: `rule` is a short name ("dtype",
- * "divisibility"), `reason` a sentence with the operands and the numbers. "Not supported" is not a reason.
+ * enumerate() offers every legal step. For each rejected kernel it gives a short rule name ("dtype",
+ * "divisibility") and a reason: a sentence with the operands and the numbers, never just "not supported".
  *
- * A step is rebuilt from its name alone (open), so production needs only the names in the table. */
+ * open() rebuilds a step from its name alone, so a tuned table has to contain only the step names. */
 #pragma once
 
 #include <stdbool.h>
@@ -19,7 +20,7 @@
 #include "kernels/core/tensors.h"
 
 #define MF_FAMILY_API 10
-/* A shared object with a family exports this function: const struct mf_family *mf_family_entry(void)
+/* A shared object that contains a family exports this function: const struct mf_family *mf_family_entry(void)
  * (kernels/families/family_plugin.h, examples/family_plain.c). */
 #define MF_FAMILY_ENTRY "mf_family_entry"
 
@@ -37,8 +38,8 @@ int mf_offer_ignore_rejection(struct mf_offer *o, const char *family, const char
 struct mf_kernel; /* a step that is ready to launch; each family defines its own */
 struct mf_hip_steps;
 
-/* Buffers of the step's inputs (`needs`) and outputs (`gives`), in the order of the step. The workspace has
- * step.workspace_bytes bytes, is 64-byte aligned, and has undefined contents. */
+/* Buffers of the step's inputs (`needs`) and outputs (`gives`), in the order in which mf_step lists them. The
+ * workspace has step.workspace_bytes bytes, is 64-byte aligned, and has undefined contents. */
 struct mf_launch {
     const struct mf_tensor_ref *needs;
     const struct mf_tensor_ref *gives;
@@ -46,55 +47,60 @@ struct mf_launch {
 };
 
 struct mf_family {
-    int api; /* MF_FAMILY_API */
+    int api; /* always MF_FAMILY_API */
     const char *name;
     const char *device_kind; /* "cpu", "hip", "sim" */
     int (*enumerate)(const struct mf_family *f, const struct mf_device_info *device,
                      const struct mf_shape *shape, struct mf_offer *offer);
-    /* Builds the step called `name`. Returns -EINVAL if the family has no such name, -ENOTSUP if the step is
-     * not legal for the shape or the device, or -ENOMEM. The kernel copies the parts of its arguments that it
-     * keeps. */
+    /* Builds the step called `name`. Returns -EINVAL if the family has no step of this name, -ENOTSUP if the
+     * step is not legal for the shape or the device, or -ENOMEM. The kernel copies the parts of its arguments
+     * that it keeps. */
     int (*open)(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
                 const char *name, struct mf_kernel **ret);
     /* Launches the kernel, without allocations, locks or system calls. The kernel never writes its inputs,
-     * with one exception: an accumulating kernel has a zeroed tensor spec as input and the same spec without
-     * `zeroed` as output, and both are one buffer at one address. Returns 0 or a negative errno. */
+     * with one exception: a kernel that accumulates has a zeroed tensor spec as input and the same spec
+     * without `zeroed` as output, and both are the same buffer. Returns 0 or a negative errno. */
     int (*launch)(struct mf_kernel *kernel, const struct mf_launch *launch);
     struct mf_kernel *(*close)(struct mf_kernel *kernel);
-    /* Does the one-time work for these launch arguments before a timed launch. It may allocate and wait.
-     * Optional: an unprepared launch does this work itself. Returns 0 or a negative errno, like launch. */
+    /* Does the one-time work for these launch arguments, so that it is not part of a timed launch. May
+     * allocate and wait. Optional, because a launch that was not prepared does this work itself. Returns 0 or
+     * a negative errno, like `launch`. */
     int (*prepare)(struct mf_kernel *kernel, const struct mf_launch *launch);
     /* Sets the token count of the following launches, from 1 to the count at which the kernel was opened. The
-     * workspace keeps the size for the count at open. No allocation, lock or system call. Optional: without
-     * this function, a kernel serves only the count at open and is reopened for another count. */
+     * workspace keeps the size for the count at open. The function makes no allocations, locks or system
+     * calls. Optional. Without this function, a kernel serves only the count at open and must be opened again
+     * for another count. */
     void (*set_token_count)(struct mf_kernel *kernel, int64_t token);
-    /* True if AITER runs kernels of this name. Optional: NULL if AITER runs no kernel of the family. The
-     * result is stored in mf_step.aiter, for exporters. */
+    /* Returns true if AITER runs kernels of this name. The pointer is NULL if AITER runs no kernel of the
+     * family. The result is stored in mf_step.aiter, for exporters. */
     bool (*aiter_name)(const char *kernel);
     /* Returns the source of the step called `name`, so that it can be compiled ahead of time on any machine.
-     * NULL for families without run-time compilation. Returns -EINVAL and -ENOTSUP as `open` does. */
+     * The pointer is NULL for families without run-time compilation. Returns -EINVAL and -ENOTSUP as `open`
+     * does. */
     int (*code)(const struct mf_family *f, const struct mf_device_info *device, const struct mf_shape *shape,
                 const char *name, struct mf_code *ret);
-    /* True if the family supports expert parallelism: ids number the experts of all ranks, routes to remote
-     * experts get no row and no block, and slots without a row are never read. A family without this support
-     * is not enumerated for shapes with expert parallelism. */
+    /* True if the family supports expert parallelism: expert ids then number the experts of all ranks, routes
+     * to remote experts get no row and no block, and slots without a row are never read. A family without
+     * this support is not enumerated for shapes with expert parallelism. */
     bool supports_ep;
-    /* How mf_hip_open opens the steps of a GPU family (kernels/families/family_hip.h). Optional. */
+    /* Describes to mf_hip_open how to open the steps of a GPU family (kernels/families/family_hip.h).
+     * Optional. */
     const struct mf_hip_steps *hip_steps;
 };
 
-/* Returns the kernel revision of this build, a hash of the kernel sources. Results of kernels with different
- * sources are therefore never mixed. */
+/* Returns the kernel revision of this build, a hash of the kernel sources. Results with different kernel
+ * revisions are never mixed. */
 const char *mf_kernel_revision(void);
 
 /* All families in the order of the registry. The array is static; *ret_n is its length. */
 const struct mf_family *const *mf_families(size_t *ret_n);
-/* Finds a family by device kind and current or old name, because families of different kinds share names
- * ("two_stage"). If device_kind is NULL, returns the first family of that name of any kind. Returns NULL if
- * there is no such family. */
+/* Finds a family by device kind and by its current or an old name. The kind is required because families of
+ * different kinds may have the same name ("two_stage"). If device_kind is NULL, returns the first family of
+ * that name of any kind. Returns NULL if there is no such family. */
 const struct mf_family *mf_family_find(const char *device_kind, const char *name);
-/* True if the family replaces another family of its kind, or if its steps do not combine with those of other
- * families. Such a family is enumerated only if named. */
+/* Returns true if the family is enumerated only if the user names it. This applies to families that replace
+ * another family of their kind, and to families with steps that do not combine with those of other families.
+ */
 bool mf_family_on_request(const struct mf_family *f);
 
 /* Families outside the registry, for example of a foreign runner or a test. They are searched before the
@@ -103,7 +109,8 @@ struct mf_family_set {
     const struct mf_family *const *families;
     size_t n;
 };
-/* Returns NULL if neither `extra` (may be NULL) nor the registry has the family. */
+/* Finds a family in `extra`, which may be NULL, then in the registry. Returns NULL if neither has the family.
+ */
 static inline const struct mf_family *mf_family_set_find(const struct mf_family_set *extra,
                                                          const char *device_kind, const char *name)
 {
@@ -119,6 +126,6 @@ static inline const struct mf_family *mf_family_set_find(const struct mf_family_
 int mf_family_enumerate(const struct mf_family *f, const struct mf_device_info *device,
                         const struct mf_shape *shape, struct mf_offer *offer);
 /* Enumerates the steps of all families of the device's kind for a shape. `only` is a comma-separated list of
- * current or old family names, or NULL for all families that are not on request. */
+ * current or old family names, or NULL for all families for which mf_family_on_request is false. */
 int mf_enumerate(const struct mf_device_info *device, const struct mf_shape *shape, const char *only,
                  struct mf_offer *offer);

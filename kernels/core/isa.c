@@ -38,8 +38,8 @@ static enum mf_isa selected_isa(void)
     return best;
 }
 
-/* The selected instruction set plus 1; 0 before the first call. Cached because quantisers read it once per
- * row. */
+/* The selected instruction set plus 1; 0 before the first call. It is cached because quantisers read it once
+ * per row. */
 static atomic_int cached_isa;
 
 void mf_isa_refresh(void)

@@ -3,7 +3,8 @@
 #include <math.h>
 
 /* Minimum absolute correlation between the latencies of two SMs. The correlation is positive for SMs on the
- * same partition and negative for SMs on different ones. On an H200 its magnitude is 0.94 or more. */
+ * same partition and negative for SMs on different partitions. On an H200 its absolute value is 0.94 or more.
+ */
 #define AGREEMENT 0.7
 
 static double mean_of(const uint32_t *cycles, int lines)
@@ -14,7 +15,7 @@ static double mean_of(const uint32_t *cycles, int lines)
     return sum / lines;
 }
 
-/* Pearson correlation; 0 if a or b is constant. */
+/* Returns the Pearson correlation of a and b, or 0 if a or b is constant. */
 static double agreement(const uint32_t *a, const uint32_t *b, int lines)
 {
     double mean_a = mean_of(a, lines), mean_b = mean_of(b, lines), ab = 0, aa = 0, bb = 0;

@@ -28,7 +28,7 @@ const struct mf_layout *mf_layouts(size_t *ret_n)
     return layouts;
 }
 
-/* Storage position of row n. */
+/* Returns the position at which the layout stores row n. */
 size_t mf_layout_stored_row(const struct mf_layout *l, size_t N, size_t n)
 {
     if (l->gate_rows == 0)
@@ -69,8 +69,8 @@ enum mf_gate_up mf_layout_gate_up(const struct mf_layout *l)
     return l->gate_rows == 1 ? MF_GATE_UP_INTERLEAVED : MF_GATE_UP_TILED;
 }
 
-/* Packs one panel: transposes rows x groups. Works on 16 groups at a time, so that reads and writes stay
- * within few cache lines. */
+/* Packs one panel: transposes the matrix of rows and K groups. Transposes 16 groups at a time, so that reads
+ * and writes stay within few cache lines. */
 static void pack_panel(size_t panel, size_t group, size_t n_groups, const uint8_t *from, uint8_t *to)
 {
     for (size_t g0 = 0; g0 < n_groups; g0 += 16) {
@@ -82,7 +82,7 @@ static void pack_panel(size_t panel, size_t group, size_t n_groups, const uint8_
     }
 }
 
-/* Offset of byte b of the row at storage position `at`. */
+/* Returns the offset of byte b of the row at storage position `at`. */
 static size_t stored_byte(const struct mf_layout *l, size_t row_bytes, size_t at, size_t b)
 {
     size_t panel = (size_t)l->panel, group = (size_t)l->group_bytes;
@@ -108,8 +108,8 @@ void mf_layout_convert(const struct mf_layout *from, const struct mf_layout *to,
 {
     assert(mf_layout_legal(from, element_bits, N, K) && mf_layout_legal(to, element_bits, N, K));
     size_t row_bytes = (K * (size_t)element_bits + 7) / 8, panel = (size_t)to->panel;
-    /* Whole panels are converted at once if their rows are contiguous in both layouts, as from `row` to any
-     * other layout. */
+    /* Whole panels are converted at once if each panel of `to` holds consecutive rows of `from`, which is so
+     * in every conversion from `row`. */
     bool contiguous_panels = from->panel == 1 && from->gate_rows == 0 &&
                              (to->gate_rows == 0 || (size_t)to->gate_rows % panel == 0);
     for (size_t n = 0; n < N; n += contiguous_panels ? panel : 1) {

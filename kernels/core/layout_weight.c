@@ -6,7 +6,7 @@
 #include "kernels/core/codec.h"
 #include "kernels/core/layout.h"
 
-/* Per-row scales move with their rows. Other scales, and one scale for the whole matrix, keep their order. */
+/* Moves per-row scales with their rows. All other scales keep their order. */
 static void convert_scales(const struct mf_layout *from, const struct mf_layout *to, const struct mf_codec *c,
                            size_t N, size_t K, const uint8_t *scales, uint8_t *ret)
 {

@@ -1,4 +1,4 @@
-/* Converts whole weights, elements and scales, between layouts. */
+/* Converts the elements and scales of weights between layouts. */
 #pragma once
 
 #include "common/moe/shape.h"

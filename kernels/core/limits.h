@@ -1,5 +1,5 @@
-/* Error limits of a correct result. The verification gates of a step and the verdict on a table row both use
- * them, and no family can relax them. */
+/* Error limits of a correct result. The verification of a step and the check of a tuned table row both use
+ * these limits, and no family can relax them. */
 #pragma once
 
 #include <stdbool.h>
@@ -7,23 +7,25 @@
 #include "common/moe/shape.h"
 #include "common/moe/tensor_spec.h"
 
-/* AITER's rtol and atol: a and b mismatch if |a - b| > 0.01 + 0.01·|b| (checkAllclose). */
+/* AITER's rtol and atol: an output a and its reference b mismatch if |a - b| > 0.01 + 0.01·|b|
+ * (checkAllclose). */
 #define MF_TOLERANCE 0.01
-/* Limit of a row's error: this factor times the row's own quantisation error, at least mf_row_floor. */
+/* A row's error may be at most this factor times the row's own quantisation error. The limit is never below
+ * mf_row_floor. */
 #define MF_ROW_TIMES 4.0
 
-/* True if AITER compares by cosine for the shape's formats. These formats are so coarse that single values
- * say little. `err` is then the distance 1 - 2·<a, b> / (|a|² + |b|²) = |a - b|² / (|a|² + |b|²) of the whole
- * tensor instead of the mismatch ratio (aiter/test_common.py, calc_diff). The other gates, such as worst row
- * and worst expert, still apply. */
+/* True if AITER compares by cosine for the shape's formats. The formats are then so coarse that a mismatch of
+ * single values means little. `err` is then the distance 1 - 2·<a, b> / (|a|² + |b|²) = |a - b|² / (|a|² +
+ * |b|²) of the whole tensor instead of the mismatch ratio (aiter/test_common.py, calc_diff). The other
+ * limits, such as those of the worst row and the worst expert, still apply. */
 static inline bool mf_err_by_cosine(const struct mf_shape *shape)
 {
     return shape->q_type == MF_QTYPE_PER_1X32 || shape->q_type == MF_QTYPE_PER_1X16;
 }
 
-/* Minimum limit of a row's relative error. A correct kernel rounds its output once and may sum in any order.
- * Rounding to bf16 causes a row error of about 0.002; fp8 values that round to the adjacent code cause less
- * than 0.005. */
+/* Returns the lowest value that the limit of a row's relative error may have. A correct kernel rounds its
+ * output once and may sum in any order. Rounding to bf16 causes a row error of about 0.002; fp8 values that
+ * are rounded to an adjacent value cause a row error below 0.005. */
 static inline double mf_row_floor(enum mf_format format)
 {
     switch (format) {

@@ -1,5 +1,6 @@
 /* Philox4x32-10 (Salmon et al., SC'11), a counter-based random number generator. Equal keys and counters give
- * equal bits on every device. The tests compare with known answers from the paper's reference code. */
+ * equal bits on every device. The tests compare the output with known answers from the paper's reference
+ * code. */
 #pragma once
 
 #include <stdint.h>

@@ -1,9 +1,9 @@
-/* Logarithm and exponential computed with +, -, * and / only, so that generated data do not depend on the
- * machine's libm. Relative error below 1e-12 for |x| <= 1000. Files that include this header must be compiled
- * without floating-point contraction. */
+/* Logarithm and exponential function, computed with +, -, * and / only, so that generated data do not depend
+ * on the machine's libm. Their relative error is below 1e-12 for |x| <= 1000. Files that include this header
+ * must be compiled without floating-point contraction. */
 #pragma once
 
-/* Requires x >= 1. */
+/* Returns the natural logarithm of x; x must be at least 1. */
 static inline double mf_plain_log(double x)
 {
     int halvings = 0;

@@ -6,8 +6,8 @@
 #include "common/base/cleanup.h"
 #include "kernels/core/small_float.h"
 
-/* Computes the results for NaN and for other values and selects one, so that loops over this function
- * vectorise. */
+/* Computes one result for NaN and one for other values and then selects one of the two, without a branch, so
+ * that loops over this function vectorise. */
 MF_VECTOR_INLINE uint16_t bf16_code(float f)
 {
     uint32_t u = mf_bits_of(f);
@@ -74,7 +74,7 @@ int mf_format_of_dtype(enum mf_dtype dtype, enum mf_format *ret)
     return -EINVAL;
 }
 
-/* The format is a constant in each branch, so that both loops vectorise. */
+/* The format is a constant in each branch, so that the compiler can vectorise both loops. */
 MF_VECTOR_BODY(, void, mf_fp8_to_floats,
                (enum mf_format format, const uint8_t *from, size_t n, float scale, float *to),
                (format, from, n, scale, to), {

@@ -31,8 +31,8 @@ static struct element element_of(enum mf_format format)
     return (struct element){2, 1, 6};
 }
 
-/* Returns the biased exponent of v >= 0, at most 254. With `up`, it is rounded up unless v is a power of two.
- */
+/* Returns the biased exponent of v >= 0, at most 254. If `up` is set, the exponent is rounded up unless v is
+ * a power of two. */
 static uint8_t exponent_of(float v, bool up)
 {
     uint32_t u = mf_bits_of(v);

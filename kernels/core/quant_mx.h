@@ -8,8 +8,9 @@
  *   even   amax rounded to m mantissa bits, then `down`    Quark, torchao EVEN
  *   ceil   exponent(amax / 2^max_power2), + 1 unless exact
  *
- * A group of zeros has byte 0 (2^-127). If a group contains an infinity or NaN, the byte is 0xff, and all
- * elements are NaN. */
+ * "+ 1 unless exact" means that the exponent is rounded up unless the quotient is a power of two. The scale
+ * byte of a group of zeros is 0 (2^-127). If a group contains an infinity or NaN, its scale byte is 0xff,
+ * which makes all its elements NaN. */
 #pragma once
 
 #include <stdint.h>
@@ -22,7 +23,7 @@
 /* clang-format on */
 MF_NAMES_DECLARE(mf_mx_round, MF_MX_, MF_MX_ROUND_MAP);
 
-/* format: fp4, fp8fn or fp8fnuz. */
+/* Returns the scale of a group with largest magnitude amax. `format` is fp4, fp8fn or fp8fnuz. */
 uint8_t mf_mx_scale(enum mf_format format, enum mf_mx_round round, float amax);
 float mf_e8m0_to_float(uint8_t code);
 uint8_t mf_e2m1_from_float(float v);

@@ -46,11 +46,12 @@ static double softplus(double x)
     if (x > 20)
         return x;
     double e = mf_plain_exp(MF_MAX(x, -700));
-    /* For small e, log(1 + e) loses precision. */
+    /* Avoids log(1 + e), which loses precision for small e. */
     return e < 1e-6 ? e : mf_plain_log(1 + e);
 }
 
-/* Computes the score s of every expert. NaN logits get -inf, so that they rank below all others. */
+/* Computes the score s of every expert. An expert with a NaN logit gets score -inf, so that it ranks below
+ * all other experts. */
 static void score(enum mf_router_score kind, const struct mf_route_in *in, double *s)
 {
     double top = -(double)INFINITY, sum = 0;
@@ -88,7 +89,7 @@ static double group_score(const double *c, int32_t n)
     return first + second;
 }
 
-/* Excludes all but the best groups from the selection. */
+/* Excludes the experts of all but the best groups from the selection. */
 static void mask_groups(const struct mf_router_rule *rule, int32_t n_experts, double *c)
 {
     int32_t n = n_experts / rule->groups;
@@ -104,8 +105,8 @@ static void mask_groups(const struct mf_router_rule *rule, int32_t n_experts, do
     }
 }
 
-/* Selects the largest remaining value, or the lowest id among equal values. Marks the value as selected by
- * setting it to NaN. */
+/* Returns the expert with the largest remaining value; among equal values, the one with the lowest id. Marks
+ * this expert as selected by setting its value to NaN. */
 static int32_t take_best(double *c, int32_t n)
 {
     int32_t best = -1;

@@ -1,4 +1,5 @@
-/* Routers: compute a token's experts and weights from its logits, by the rules of models in production.
+/* Routers compute a token's experts and their weights from the token's logits, by the rules of production
+ * models.
  *
  *   softmax         p = softmax(logits) over all experts; selects the topk largest p; weight p
  *   softmax_renorm  as softmax, weights divided by their sum (Qwen3, Mixtral; gpt-oss, where this equals a
@@ -10,8 +11,8 @@
  *   sigmoid_groups  as sigmoid_bias, restricted to the best groups. A group's score is the sum of its two
  *                   largest s + bias (deepseek-ai/DeepSeek-V3, inference/model.py). Experts of other groups
  *                   are excluded or, with masked_to_zero, compete with value 0.0, as in the references of
- *                   Hugging Face and AITER. The two rules give different results if every s + bias in the
- *                   best groups is negative.
+ *                   Hugging Face and AITER. Exclusion and masked_to_zero select different experts only if
+ *                   an s + bias in the best groups is negative.
  *   sqrt_softplus   s = sqrt(softplus(logit)), softplus linear above 20; selects the topk largest s + bias;
  *                   weight s / (sum + 1e-20), times the scale (DeepSeek-V4)
  *   hash            a table indexed by the token's id gives the experts; weights as with sqrt_softplus
@@ -19,7 +20,7 @@
  * The bias affects the selection only, never a weight. Weights include the scale (routed_scaling_factor), so
  * callers must not apply it again. Among equal values the lower expert is selected. ids are in order of
  * descending score. An expert with a NaN logit has weight 0 and is selected only if no other expert is left.
- * Infinities count as the largest finite floats. */
+ * Infinite logits are treated as the largest finite floats. */
 #pragma once
 
 #include <stdbool.h>
@@ -33,22 +34,23 @@ struct mf_router_rule {
     enum mf_router_score score;
     bool biased, renormalised, hashed;
     bool masked_to_zero;
-    int groups, groups_kept; /* 0: no groups */
-    double sum_floor;        /* added to the sum of the selected scores */
+    /* number of groups, and of groups from which experts are selected; 0: no groups */
+    int groups, groups_kept;
+    double sum_floor; /* added to the sum of the selected scores */
     double scale;
 };
 
-/* Returns the model's rule; a caller may copy and change it. */
+/* Returns the rule of a model. A caller that needs another rule copies and changes it. */
 const struct mf_router_rule *mf_router_rule(enum mf_router router);
 
 struct mf_route_in {
     const float *logits; /* n_experts values */
     const float *bias;   /* n_experts values; NULL: no bias */
-    const int32_t *hash; /* topk ids; only for hashed rules */
+    const int32_t *hash; /* the token's topk ids; used only by hashed rules */
     int32_t n_experts, topk;
 };
 
-/* Writes topk ids and weights. `scratch` has 2 * n_experts values. Returns -EINVAL if topk or the groups do
- * not fit the number of experts, or if an id in `hash` is out of range. */
+/* Writes the topk ids and weights of one token. `scratch` has 2 * n_experts values. Returns -EINVAL if topk
+ * or the groups do not fit the number of experts, or if an id in `hash` is out of range. */
 int mf_route(const struct mf_router_rule *rule, const struct mf_route_in *in, double *scratch, int32_t *ids,
              float *weights);

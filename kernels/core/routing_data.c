@@ -1,5 +1,6 @@
-/* Generates experts and weights of each token by routing profile. Experts are selected with integer
- * arithmetic on 32-bit random words, so that routes do not depend on the machine's libm. */
+/* Generates the experts and weights of each token, by the routing profile of the shape. Experts are selected
+ * with integer arithmetic on 32-bit random words, so that the selection does not depend on the machine's
+ * libm. */
 #include <errno.h>
 #include <string.h>
 
@@ -11,7 +12,7 @@
 
 #define TOPK_MAX 255
 
-/* Random words of one token: Philox at counters (0, token), (1, token), … */
+/* Random words of one token, from Philox at counters (0, token), (1, token), … */
 struct words {
     uint64_t key, token, next;
     struct mf_philox4 block;
@@ -24,7 +25,7 @@ static uint32_t next_word(struct words *w)
     return w->block.v[w->next++ % 4];
 }
 
-/* Uniform in [0, n), with a bias below 2^-32. */
+/* Returns a random integer in [0, n), uniform with a bias below 2^-32. */
 static uint32_t uniform_below(struct words *w, uint32_t n)
 {
     return (uint32_t)((uint64_t)next_word(w) * n >> 32);
@@ -33,7 +34,7 @@ static uint32_t uniform_below(struct words *w, uint32_t n)
 struct router {
     int32_t n_experts, topk;
     int32_t *deck;        /* a permutation of the experts */
-    uint64_t *popularity; /* per expert, for Zipf and recorded profiles */
+    uint64_t *popularity; /* popularity of each expert, for Zipf and recorded profiles */
     uint64_t key;
 };
 
@@ -86,8 +87,8 @@ static int32_t last_left(const struct router *r, const int32_t *ids, int32_t n)
     return e;
 }
 
-/* Samples without replacement, weighted by popularity. A selected expert has popularity 0 until the token is
- * complete. */
+/* Selects a token's experts without replacement, with probabilities in proportion to their popularity. A
+ * selected expert has popularity 0 until all experts of the token are selected. */
 static void route_popular(struct router *r, struct words *w, int32_t *ids)
 {
     uint64_t left = 0, picked[TOPK_MAX];
@@ -98,7 +99,7 @@ static void route_popular(struct router *r, struct words *w, int32_t *ids)
         int32_t e = 0;
         for (; e < r->n_experts && at >= r->popularity[e]; e++)
             at -= r->popularity[e];
-        /* if all remaining popularities are 0 */
+        /* e is n_experts if all remaining popularities are 0 */
         ids[j] = e < r->n_experts ? e : last_left(r, ids, j);
         picked[j] = r->popularity[ids[j]];
         r->popularity[ids[j]] = 0;
@@ -108,8 +109,8 @@ static void route_popular(struct router *r, struct words *w, int32_t *ids)
         r->popularity[ids[j]] = picked[j];
 }
 
-/* Rank r has popularity (r + 1)^-s in units of 2^-32, at least 1. The seed determines which expert has which
- * rank. */
+/* Computes popularities for Zipf exponent s. The expert of rank r has popularity (r + 1)^-s in units of
+ * 2^-32, at least 1. The seed determines which expert has which rank. */
 static void make_popularity(struct router *r, double s)
 {
     struct words w = {.key = r->key, .token = UINT64_MAX};
@@ -121,7 +122,7 @@ static void make_popularity(struct router *r, double s)
     }
 }
 
-/* Within a token, weights are in no particular order, as with production routers. */
+/* Writes the weights of a token. They are not sorted, like the weights of production routers. */
 static void make_weights(const struct mf_shape *shape, uint64_t key, int64_t token, float *weights)
 {
     struct words w = {.key = key ^ UINT64_C(0x5bd1e9955bd1e995), .token = (uint64_t)token};
@@ -146,7 +147,7 @@ struct model {
 
 #define VOCABULARY 129280 /* number of token ids for hash routing, as in DeepSeek models */
 
-/* Approximately normal with standard deviation 1.5: a sum of four 16-bit uniforms. */
+/* Returns an approximately normal value with standard deviation 1.5: a scaled sum of four 16-bit uniforms. */
 static float draw_logit(struct words *w)
 {
     uint32_t a = next_word(w), b = next_word(w);

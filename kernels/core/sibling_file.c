@@ -10,7 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define FOLDERS_UP 3 /* enough for a test in a build tree, which is two directories down: tests/bench/x */
+/* enough for a test in a build tree, for example in tests/bench, two directories below the root */
+#define FOLDERS_UP 3
 
 static bool is_trusted_file(char path[PATH_MAX], const char *at, const char *folder, const char *file)
 {
@@ -21,7 +22,7 @@ static bool is_trusted_file(char path[PATH_MAX], const char *at, const char *fol
     return st.st_uid == 0 || st.st_uid == geteuid(); /* only root and this user are trusted */
 }
 
-/* `object` is the path of the executable or library; the function modifies it. */
+/* Searches for `file` near `object`, the path of the executable or library. Modifies `object`. */
 static bool find_near(char object[PATH_MAX], const char *file, const char *folder, char path[PATH_MAX])
 {
     for (int up = 0; up <= FOLDERS_UP; up++) {

@@ -4,6 +4,6 @@
 #include <limits.h>
 
 /* Writes the path of `file` to `path`. Searches next to the library that contains this code, then next to the
- * executable. Each time, it also searches the install location (libexec/moefarm) and, in a build tree,
- * `folder` next to a parent directory. Returns -ENOENT if the file is not found. */
+ * executable. For each of the two, also searches the install location (libexec/moefarm) and, in a build tree,
+ * the subdirectory `folder` of up to three parent directories. Returns -ENOENT if the file is not found. */
 int mf_sibling_file(const char *file, const char *folder, char path[PATH_MAX]);

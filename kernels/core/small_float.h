@@ -1,6 +1,6 @@
-/* Encoding and decoding of small floats and integers, one element at a time and without branches, so that
- * compilers vectorise loops over them with the same bits on every machine. Conversions round to nearest even
- * and saturate.
+/* Encodes and decodes small floats and integers, one element at a time and without branches. Compilers can
+ * therefore vectorise loops over these functions, with the same bits on every machine. Conversions round to
+ * nearest even and saturate.
  *
  *   e4m3fn    bias 7, max 448, NaN 0x7f/0xff                (OCP OFP8 1.0)
  *   e4m3fnuz  bias 8, max 240, NaN 0x80 only, no -0         (ONNX, float8)
@@ -33,8 +33,8 @@ struct mf_small_float {
     int bias, mantissa_bits;
     uint32_t max_bits; /* largest value, as float bits */
     uint32_t sign;     /* sign bit of a code */
-    uint32_t nan;      /* code of NaN; the largest value's code if the format has no NaN */
-    bool nan_signed;   /* the format has NaN with both signs and a negative zero */
+    uint32_t nan;      /* code of NaN; if the format has no NaN, the code of the largest value */
+    bool nan_signed;   /* true: zero exists with both signs, and so does NaN if the format has NaN */
 };
 
 #define MF_E4M3FN   ((struct mf_small_float){7, 3, 0x43e00000 /* 448 */, 0x80, 0x7f, true})
@@ -46,7 +46,7 @@ MF_VECTOR_INLINE uint8_t mf_small_code(struct mf_small_float t, float v)
     int shift = 23 - t.mantissa_bits;
     uint32_t u = mf_bits_of(v), sign = u >> 31 ? t.sign : 0, a = u & 0x7fffffff;
     uint32_t least_normal = (uint32_t)(127 - t.bias + 1) << 23;
-    /* One unit in the last place of `magic` is the spacing of the subnormals. */
+    /* The spacing of floats near `magic` is the spacing of the subnormals of the small format. */
     uint32_t magic = (uint32_t)(127 + 24 - t.bias - t.mantissa_bits) << 23;
     uint32_t c = a < t.max_bits ? a : t.max_bits;
     uint32_t half = (1u << (shift - 1)) - 1;
@@ -60,7 +60,7 @@ MF_VECTOR_INLINE uint8_t mf_small_code(struct mf_small_float t, float v)
     return (uint8_t)(a > 0x7f800000 ? nan : code);
 }
 
-/* t: e4m3fn or e4m3fnuz. */
+/* Decodes one code of e4m3fn or e4m3fnuz, whose parameters are in t. */
 MF_VECTOR_INLINE float mf_fp8_value(struct mf_small_float t, uint8_t v)
 {
     uint32_t sign = (uint32_t)(v & 0x80) << 24, a = v & 0x7f;
@@ -72,7 +72,7 @@ MF_VECTOR_INLINE float mf_fp8_value(struct mf_small_float t, uint8_t v)
     return mf_float_of(is_nan ? 0x7fc00000 | sign : code);
 }
 
-/* The constant holds twice the magnitudes of e2m1 (0 1 2 3 4 6 8 12), one per nibble. */
+/* Each nibble of the constant is twice a magnitude of e2m1: 0 1 2 3 4 6 8 12. */
 MF_VECTOR_INLINE float mf_e2m1_value(uint32_t code)
 {
     int32_t twice = (int32_t)(0xc8643210u >> ((code & 7) * 4) & 15);
@@ -80,11 +80,11 @@ MF_VECTOR_INLINE float mf_e2m1_value(uint32_t code)
     return mf_float_of(magnitude | (code & 8) << 28);
 }
 
-/* Rounds to an integer in [-max, max]; 0 for NaN. */
+/* Rounds to an integer in [-max, max]. Returns 0 for NaN. */
 MF_VECTOR_INLINE int32_t mf_int_code(float v, float max)
 {
     float c = v > max ? max : v < -max ? -max : v == v ? v : 0.0f;
-    /* Adding and subtracting 1.5 * 2^23 rounds to nearest even. */
+    /* Rounds to nearest even by adding and then subtracting 1.5 * 2^23. */
     return (int32_t)((c + 12582912.0f) - 12582912.0f);
 }
 

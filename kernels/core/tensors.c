@@ -52,7 +52,7 @@ static const struct mf_codec *codec_of(const struct mf_tensor_spec *a)
     return mf_codec_find(a->format, a->scale);
 }
 
-/* The elements of a tensor as a part; four-bit elements are counted in bytes. */
+/* Returns the part that holds a tensor's elements. For four-bit elements, `cols` counts bytes. */
 static struct mf_part elements(const char *name, const struct mf_codec *c, int64_t rows, int64_t cols)
 {
     if (c->bits < 8)
@@ -87,7 +87,7 @@ static int weight_parts(const struct mf_tensor_spec *a, const struct mf_shape *s
     return scale_parts(c, s->expert, n, k, p);
 }
 
-/* Dequantised weights exist only for shapes with quantised weights. */
+/* Fills the parts of a dequantised weight, which exists only for shapes with quantised weights. */
 static int decoded_parts(const struct mf_tensor_spec *a, const struct mf_shape *s, struct mf_part *p)
 {
     struct mf_tensor_spec w = mf_plain_w(s, mf_encoded_weight_of(a->tensor), a->order);
@@ -96,7 +96,7 @@ static int decoded_parts(const struct mf_tensor_spec *a, const struct mf_shape *
     return weight_parts(a, s, p);
 }
 
-/* Returns the rows of the tensor in its order, or 0 if the tensor cannot have that order. */
+/* Returns the number of rows of the tensor in its order, or 0 if the tensor cannot have that order. */
 static int64_t order_rows(const struct mf_tensor_spec *a, const struct mf_shape *s)
 {
     bool sorted = is_sorted(a), token = strcmp(a->order, "token") == 0, slot = strcmp(a->order, "slot") == 0;

@@ -1,7 +1,7 @@
 /* Tensor specs in memory: the arrays (parts) of a tensor spec, their sizes and their order.
  *
- * T tokens, k topk, E experts, H model_dim, I inter_dim, B block_m, P = mf_padded_rows(). Each part is
- * 64-byte aligned.
+ * T is the number of tokens, k topk, E the number of experts, H model_dim, I inter_dim, B block_m, and P =
+ * mf_padded_rows(). Each part is 64-byte aligned.
  *   x        {x [T,H], scale, global}; in sorted order, P rows instead of T
  *   topk     {ids i32 [T,k], weights f32 [T,k]}
  *   sorted   {ids i32 [P], weights f32 [P], experts i32 [P/B], num_valid i32 [2]}
@@ -15,15 +15,15 @@
  *   w1d w2d  {w bf16}: dequantised weights, [E,2I,H] and [E,H,I] in the layout
  *   b1       {b1 f32 [E,2I]}, for shapes with this bias
  *   b2       {b2 f32 [E,H]}, for shapes with this bias
- * With use_g1u1 = 0 gemm1 has no up half: w1, b1, g and gw have I instead of 2I.
- *   scale:   absent without scales; otherwise the grid of the codec (kernels/core/codec.h), for weights per
- *            expert:
+ * With use_g1u1 = 0 gemm1 has no up half, so w1, b1, g and gw have I instead of 2I.
+ *   scale:   absent if the format has no scales; otherwise the codec's scales (kernels/core/codec.h),
+ *            in a weight separate for each expert:
  *            per_token f32 [rows] (weights: [E,N]); per_1x128 f32 [rows, ceil(cols/128)];
  *            per_128x128 f32 [E, ceil(N/128), ceil(K/128)]; per_tensor f32 [1] ([E]);
  *            per_1x32 [rows, ceil(cols/32)]
  *   global:  only for codecs with a global factor, f32 [1] ([E])
  * Four-bit elements are packed in pairs: `cols` of such a part is in bytes, (columns + 1) / 2. In sorted
- * order, rows from num_valid[0] on and rows with a padding id are unspecified. */
+ * order, the contents of rows from num_valid[0] on, and of rows with a padding id, are undefined. */
 #pragma once
 
 #include <stdbool.h>
@@ -35,7 +35,7 @@
 #define MF_PARTS_MAX 4
 
 struct mf_part {
-    const char *name; /* "x", "scale", … as above */
+    const char *name; /* "x", "scale", … as in the list above */
     int32_t element_bytes;
     int64_t rows, cols; /* bytes = rows * cols * element_bytes */
 };
@@ -45,19 +45,19 @@ static inline int64_t mf_part_bytes(const struct mf_part *p)
     return p->rows * p->cols * p->element_bytes;
 }
 
-/* Columns of gemm1's output: 2I, or I with use_g1u1 = 0. */
+/* Returns the columns of gemm1's output: 2I, or I with use_g1u1 = 0. */
 static inline int64_t mf_gemm1_cols(const struct mf_shape *shape)
 {
     return (int64_t)shape->inter_dim * (shape->use_g1u1 ? 2 : 1);
 }
 
-/* Addresses of a tensor spec's parts, in the order of mf_tensor_spec_parts. */
+/* Addresses of the parts of a tensor spec, in the order of the array that mf_tensor_spec_parts fills. */
 struct mf_tensor_ref {
     void *part[MF_PARTS_MAX];
 };
 
-/* Returns the address of row p of a part. A scale or factor shared by all rows has one row. `parts` are all
- * parts of the tensor spec. */
+/* Returns the address of row p of a part. If all rows share the part, such as a per-tensor scale, returns the
+ * address of its only row. `parts` are all parts of the tensor spec. */
 static inline void *mf_part_row(const struct mf_part *parts, const struct mf_tensor_ref *ref, int part,
                                 int64_t p)
 {
@@ -65,32 +65,34 @@ static inline void *mf_part_row(const struct mf_part *parts, const struct mf_ten
     return (uint8_t *)ref->part[part] + (q->rows == parts[0].rows ? p : 0) * q->cols * q->element_bytes;
 }
 
-/* Returns the maximum number of rows in sorted order for any routing of the shape, a multiple of block_m:
- * ceil((T·k + min(E, T·k)·(block_m − 1)) / block_m)·block_m (ROCm/aiter, adaptive bound). */
+/* Returns the largest number of rows, including padding, that sorted order can have for any routing of the
+ * shape: ceil((T·k + min(E, T·k)·(block_m − 1)) / block_m)·block_m (ROCm/aiter, adaptive bound). */
 int64_t mf_padded_rows(const struct mf_shape *shape, int32_t block_m);
 
 /* Fills `parts` and returns their number. Returns -EINVAL if the shape has no such tensor spec. */
 int mf_tensor_spec_parts(const struct mf_tensor_spec *a, const struct mf_shape *shape,
                          struct mf_part parts[MF_PARTS_MAX]);
-/* Returns the elements per row of the first part. For four-bit elements parts[0].cols is a different number,
- * because it counts bytes. */
+/* Returns the number of elements per row of the first part. It differs from parts[0].cols for four-bit
+ * elements, because `cols` then counts bytes. */
 int64_t mf_tensor_spec_cols(const struct mf_tensor_spec *a, const struct mf_shape *shape);
 /* Returns the poison pattern of an element that no kernel has written (mf_poison). *ret_is_value is true if
  * the pattern is also a valid value, as in integer formats. */
 uint32_t mf_part_poison(const struct mf_tensor_spec *a, int part, bool *ret_is_value);
-/* The poison pattern of a part, repeated to four bytes for fills. */
+/* Returns the poison pattern of a part, repeated until it fills four bytes, for functions that fill words. */
 uint32_t mf_part_poison_word(const struct mf_tensor_spec *a, const struct mf_part *parts, int part);
 
-/* Returns the source from which a tensor spec in sorted order is gathered: the spec in token order for x, in
- * slot order for other tensors. */
+/* Returns the tensor spec whose rows are gathered to create `sorted`: in token order for x, in slot order for
+ * other tensors. */
 struct mf_tensor_spec mf_gathered_from(const struct mf_tensor_spec *sorted);
 
-/* Tensor specs of the plain (unfused) pipeline of a shape: x as gemm1 reads it, h as gemm2 reads it, and the
- * weights in the given layout, with the codecs of mf_codecs_of_shape. The format is bf16 if the shape's
- * formats are not a valid pair. */
-struct mf_tensor_spec mf_plain_x(const struct mf_shape *shape);                  /* quantised, token order */
-struct mf_tensor_spec mf_plain_h(const struct mf_shape *shape, int32_t block_m); /* quantised, sorted order */
-struct mf_tensor_spec mf_plain_bias(enum mf_tensor b);                           /* b1, b2 */
+/* These functions return the tensor specs of the plain (unfused) pipeline of a shape: x as read by gemm1, h
+ * as read by gemm2, and the weights in the given layout, with the codecs of mf_codecs_of_shape. The format is
+ * bf16 if the shape's formats are not a valid pair. */
+/* quantised, in token order */
+struct mf_tensor_spec mf_plain_x(const struct mf_shape *shape);
+/* quantised, in sorted order */
+struct mf_tensor_spec mf_plain_h(const struct mf_shape *shape, int32_t block_m);
+struct mf_tensor_spec mf_plain_bias(enum mf_tensor b); /* b is b1 or b2 */
 /* Returns the quantised weight from which a dequantised weight is computed: w1 for w1d, w2 for w2d. */
 enum mf_tensor mf_encoded_weight_of(enum mf_tensor decoded);
 struct mf_tensor_spec mf_plain_w(const struct mf_shape *shape, enum mf_tensor w, const char *layout);

@@ -34,8 +34,8 @@ static int remove_entry(const char *path, const struct stat *st, int type, struc
     return 0;
 }
 
-/* Removes repeatedly, because children of a killed program may still write into the directory. Once the
- * directory is gone, they cannot. */
+/* Removes a directory. Tries several times, because children of a killed program may still create files in it
+ * until it is gone. */
 static void remove_all(const char *folder)
 {
     for (int i = 0; i < TRIES_MAX && access(folder, F_OK) == 0; i++)
@@ -70,8 +70,9 @@ static void remove_stale(const char *parent)
     (void)closedir(d);
 }
 
-/* Returns false if remove_stale of another process removed or locked the directory before this function could
- * lock it. On a file system without such locks, remove_stale removes nothing. */
+/* Locks a new directory. Returns false if another process, in remove_stale, removed or locked the directory
+ * first. On a file system without such locks, returns true without a lock, because remove_stale then removes
+ * nothing. */
 static bool lock_folder(const char *folder, int *ret)
 {
     _cleanup_(mf_closep) int fd = open_folder(folder);

@@ -1,9 +1,9 @@
-/* Compiles one function body for several instruction sets. The bodies use exact integer and single-rounding
- * arithmetic, so every version gives the same bits, and the versions differ only in speed.
+/* Compiles one function body for several instruction sets. A body uses only integer arithmetic and correctly
+ * rounded floating-point operations, so all versions give the same bits and differ only in speed.
  *
  *     MF_VECTOR_BODY(void, scale_all, (float *x, size_t n), (x, n), { for (…) … })
  *
- * defines scale_all(), which picks the version by mf_isa_best(). */
+ * defines scale_all(), which calls the version for the instruction set that mf_isa_best() returns. */
 #pragma once
 
 #include "kernels/core/isa.h"

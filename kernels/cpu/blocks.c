@@ -68,7 +68,7 @@ MF_VECTOR_INLINE void count_body(const struct mf_routes *r, int64_t from, int64_
     }
 }
 
-/* Counts the routes of tokens from … to - 1 by bin and adds them to `counts`. */
+/* Counts the routes of the tokens in [from, to) by bin and adds the numbers to `counts`. */
 static void count(const struct mf_routes *r, int64_t from, int64_t to, int32_t *counts)
 {
     BY_KIND(count_body, r, from, to, counts);
@@ -114,8 +114,8 @@ static void place_atomic(const struct mf_routes *r, const struct mf_blocks *out,
 
 /* ---- one bin ---- */
 
-/* Writes blocks and padding of a bin with n routes whose rows begin at `first`. Returns the row after the
- * bin. */
+/* Writes the blocks and the padding rows of one bin, which has n routes and whose rows begin at `first`.
+ * Returns the row after the bin. */
 static int32_t lay_out(const struct mf_blocks *out, int32_t bin, int32_t n, int32_t first)
 {
     int32_t end = first + (n + out->block - 1) / out->block * out->block;
@@ -205,8 +205,8 @@ static struct slice slice_of(int64_t n, int64_t part, int64_t n_parts)
     return (struct slice){n * part / n_parts, n * (part + 1) / n_parts};
 }
 
-/* Stage 2: replaces each lane's count of a bin by the sum of the earlier lanes' counts. `starts` gets the
- * totals. */
+/* Stage 2 of `stages`: replaces each lane's count of a bin by the sum of the earlier lanes' counts, and
+ * writes the total of the bin to `starts`. */
 static void sum_columns(struct job *j, struct slice bins)
 {
     int32_t n_bins = j->r->n_bins;
@@ -285,8 +285,8 @@ static void sort_stable(struct job *j, int thread, int n_threads)
     place(r, j->out, tokens.from, tokens.to, own);
 }
 
-/* Each thread counts into its own histogram and adds it to the shared histogram, one atomic addition per bin.
- */
+/* Each thread counts into its own histogram, then adds that histogram to the shared histogram with one atomic
+ * addition per bin. */
 static void sort_scatter(struct job *j, int thread, int n_threads)
 {
     const struct mf_routes *r = j->r;
@@ -386,8 +386,8 @@ size_t mf_blocks_workspace(enum mf_sort sort, int64_t routes, int32_t n_bins, in
     return bytes;
 }
 
-/* Returns the maximum rows of n routes over n_bins bins, a multiple of `block`: every bin that can have a
- * route may end in a partial block. */
+/* Returns the maximum number of rows that n routes need in n_bins bins, a multiple of `block`. Every bin that
+ * can have a route may end in a partial block. */
 static int64_t most_rows(int64_t routes, int32_t n_bins, int32_t block)
 {
     int64_t last = MF_MIN((int64_t)n_bins, routes);

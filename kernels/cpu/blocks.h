@@ -1,5 +1,5 @@
-/* Groups routes into blocks of experts: the counting sort behind every CPU sort and permutation, in five
- * algorithms.
+/* Groups routes into expert blocks. This counting sort, with five algorithms, is used by every CPU sort and
+ * permutation.
  *
  * A route is one of a token's k choices; its flat index is i = token·k + slot. Routes are grouped by bin (an
  * expert, or its local number). Bins are in ascending order, and each bin's rows are rounded up to a multiple
@@ -7,7 +7,8 @@
  * (vLLM) and kernels/ops/moe_sort.h (AITER) use this sort to build the output formats of those libraries.
  *
  *   serial    one thread counts, computes the layout and places the routes
- *   one       one thread, few routes: an empty bin costs one bit; the count also stores each route's rank
+ *   one       one thread, for few routes: one bit per bin marks the bins that have routes, and the count also
+ *             stores each route's rank
  *   stages    four stages, one lane per bin: each lane counts a slice of the tokens, columns are summed, one
  *             thread computes the layout, lanes place their routes (sgl-project/sglang,
  *             moe_align_block_size, its first Triton version)
@@ -16,8 +17,8 @@
  *   scatter   threads count into one histogram and take rows from shared atomic counters: the order within
  *             a bin is not deterministic
  *
- * All algorithms but scatter keep a bin's routes in flat order, so their results are bitwise equal. Routes
- * with an id outside first … first + n_experts - 1, or whose expert has no bin, get no row. If a token has
+ * All algorithms except scatter keep a bin's routes in flat order, so their results are bitwise equal. A
+ * route gets no row if its id is outside [first, first + n_experts) or its expert has no bin. If a token has
  * the same id twice, both routes get a row.
  *
  * Threads: a call runs on the pool (kernels/core/device.h) and returns when the sort is complete. It
@@ -45,10 +46,10 @@ MF_NAMES_DECLARE(mf_sort, MF_SORT_, MF_SORT_MAP);
 
 struct mf_routes {
     const void *ids; /* [tokens, topk], int32 or int64 */
-    bool wide;       /* ids are int64 */
+    bool wide;       /* true: ids are int64; false: int32 */
     int64_t tokens;
     int32_t topk;
-    int32_t first, n_experts; /* valid ids are first … first + n_experts - 1 */
+    int32_t first, n_experts; /* valid ids are in [first, first + n_experts) */
     const int32_t *bin_of;    /* [n_experts], indexed by id - first; -1: no bin; NULL: bin = id - first */
     int32_t n_bins;
 };
@@ -56,7 +57,7 @@ struct mf_routes {
 /* Outputs of a sort. Every pointer may be NULL. */
 struct mf_blocks {
     int32_t block;
-    bool packed;         /* ids are slot << 24 | token; otherwise the flat index */
+    bool packed;         /* true: ids are slot << 24 | token; false: flat indices */
     int32_t pad;         /* value of ids in padding rows */
     int32_t *ids;        /* [rows] */
     int32_t *experts;    /* [rows / block] */
@@ -66,13 +67,13 @@ struct mf_blocks {
     int32_t *row_of; /* [tokens·topk]: -1 for routes without a row */
     int32_t *valid;  /* [tokens·topk]: the flat index, -1 for routes without a row */
     int64_t *first;  /* [n_bins + 1]: first row of each bin, then the number of rows in use */
-    /* memory to fill with zeros during the sort; if one thread sorts, the other threads do it */
+    /* memory to fill with zeros during the sort; if one thread sorts, the other threads fill this memory */
     char *zeroed;
     size_t zeroed_bytes;
 };
 
-/* True if the algorithm supports these sizes; otherwise *ret_why is a static sentence that names the limit.
- */
+/* True if the algorithm supports these sizes. Otherwise *ret_why is set to a static sentence that names the
+ * limit. */
 bool mf_sort_supports(enum mf_sort sort, int64_t routes, int32_t n_bins, int threads, const char **ret_why);
 /* Returns the bytes of workspace, a multiple of 64. The caller aligns the workspace to 64 bytes. */
 size_t mf_blocks_workspace(enum mf_sort sort, int64_t routes, int32_t n_bins, int threads);

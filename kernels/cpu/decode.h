@@ -1,10 +1,10 @@
 /* Dequantises weights to the bf16 input of the dot products, in C that the compiler vectorises for the
  * instruction set of the including file. Each ops_<isa>.c includes this file once, after elementwise.h.
  *
- * Scales of groups along K are folded into the values here. A power of two times a value, and e4m3 times
- * e2m1, fit bf16 exactly; int4 times its bf16 scale is rounded to bf16, as in production kernels (ROCm/aiter,
- * FlyDSL a16wi4). Scales per row, per 128 of K and per tensor are not folded; the caller applies them to the
- * sums. */
+ * Scales of groups along K are folded into the values here. The product is exact in bf16 if the scale is a
+ * power of two, or if the value is e2m1 and the scale e4m3. The product of an int4 value and its bf16 scale
+ * is rounded to bf16, as in production kernels (ROCm/aiter, FlyDSL a16wi4). Scales per row, per 128 of K and
+ * per tensor are not folded; the caller applies those scales to the sums. */
 #pragma once
 
 #include "kernels/cpu/elementwise.h"
@@ -19,8 +19,8 @@ static inline uint32_t bf16_bits(float f)
 
 static inline float e2m1_of(uint32_t code)
 {
-    /* exponent and mantissa land in the float's fields, which makes the value too small by a factor of 2^126;
-     * one exact product corrects this and normalises subnormals */
+    /* The shifts put the exponent and the mantissa into the float's fields. The float is then too small by a
+     * factor of 2^126. One exact multiplication corrects this and normalises subnormals. */
     return float_of_bits((code & 7) << 22 | (code & 8) << 28) * 0x1p126f;
 }
 
@@ -78,7 +78,8 @@ static void convert_scales(const struct mf_codec *c, const uint8_t *restrict fro
     }
 }
 
-/* Writes the scales of a piece's groups for 16 rows, [group][16]; 1 if the codec folds no scales. */
+/* Writes the scales of a piece's groups for 16 rows to s[group][16]. Every scale is 1 if the codec folds no
+ * scales. */
 static void piece_scales(const struct mf_decode *d, size_t n0, float s[GROUPS_MAX][ROWS])
 {
     const struct mf_codec *c = d->codec;
@@ -98,7 +99,8 @@ static void piece_scales(const struct mf_decode *d, size_t n0, float s[GROUPS_MA
 }
 
 /* Decodes four bytes of each of 16 rows of a panel: 8 four-bit or 4 eight-bit values per row. The output is
- * [K/2][16][2] bf16. A file with faster versions defines MF_OWN_QUADS. */
+ * [K/2][16][2] bf16. If the including file has faster versions of these functions, it defines MF_OWN_QUADS.
+ */
 #ifndef MF_OWN_QUADS
 #    define DECODE_4BIT(name, value)                                                                        \
         static inline void name(const uint32_t *restrict v, const float *restrict s, uint32_t *restrict to) \
@@ -190,8 +192,8 @@ static inline uint32_t code_at(const struct mf_codec *c, const uint8_t *row, siz
     return c->bits == 8 ? row[k] : row[k / 2] >> (k % 2 * 4) & 15;
 }
 
-/* Decodes 16 rows of the `row` layout, value by value. It exists for unconverted checkpoints and is not
- * optimised. */
+/* Decodes 16 rows of the `row` layout, value by value. This function is for unconverted checkpoints and is
+ * not optimised. */
 static void decode_rows(const struct mf_decode *d, size_t n0, size_t k0, size_t k_end, const float *s,
                         uint16_t *to)
 {

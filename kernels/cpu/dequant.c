@@ -30,8 +30,8 @@ static void join(const uint16_t *from, size_t half, size_t n_pairs, uint16_t *to
     }
 }
 
-/* Does the same as join(), but multiplies or divides each value by the factor of its row. `by` has one factor
- * for each value of a pair of K elements, in output order. */
+/* Does the same as join(), but multiplies or divides each value by the factor of its row. `by` holds the
+ * factors in output order; they are the same for every pair of K elements. */
 #define JOIN(op)                                                                                  \
     {                                                                                             \
         for (size_t k = 0; k < n_pairs; k++) {                                                    \
@@ -55,8 +55,8 @@ MF_VECTOR_BODY(static, void, join_divided,
                 uint16_t *restrict to),
                (from, half, n_pairs, by, to), JOIN(/))
 
-/* Returns the factor that decode() does not apply to row n at k: a scale that is not folded, or the global
- * factor. */
+/* Returns the factor of row n at K element k that decode() does not apply: a scale that is not folded, or the
+ * global factor. */
 static float factor_of(const struct mf_dequant *d, size_t expert, size_t n, size_t k)
 {
     const struct mf_codec *c = d->codec;
@@ -90,7 +90,7 @@ static void join_and_scale(const struct mf_dequant *d, size_t expert, size_t n0,
     }
 }
 
-/* Repacks a piece of the `row` layout as a panel, which decode() processes many times faster. */
+/* Repacks a piece of the `row` layout as a panel, because decode() processes a panel many times faster. */
 static void repack_as_panel(const struct mf_dequant *d, struct mf_decode *piece, uint8_t *codes)
 {
     const struct mf_codec *c = d->codec;

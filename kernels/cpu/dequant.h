@@ -1,5 +1,5 @@
-/* Dequantises weights to bf16 in panels of 32 rows (kernels/core/layout.h), each value rounded once, for
- * kernels that read bf16 weights only.
+/* Dequantises weights to bf16 in panels of 32 rows (kernels/core/layout.h), for kernels that read only bf16
+ * weights. Each value is rounded once.
  *
  * The unit of work is a strip: 32 rows of one expert over all of K. Strips are independent, so threads may
  * process them in any order. */

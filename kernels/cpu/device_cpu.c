@@ -16,7 +16,7 @@
 
 #define DEFAULT_LLC (32u << 20)
 
-/* Family and model as CPUID reports them, with the -march names of GCC and LLVM. */
+/* Maps the vendor, family and model that CPUID reports to the -march name of GCC and LLVM. */
 /* clang-format off */
 static const struct march {
     const char *vendor;
@@ -184,8 +184,8 @@ static int cpu_copy(struct mf_device *d, void *to, const void *from, size_t byte
     return 0;
 }
 
-/* Wakes the threads and pins the caller before the first clock reading, so that the sample includes neither.
- * The vDSO serves clock_gettime without a system call. */
+/* Wakes the threads and pins the caller before the first clock reading, so that the sample includes neither
+ * the wake-up nor the pinning. The vDSO serves clock_gettime without a system call. */
 static int cpu_time(struct mf_device *d, mf_launch_fn launch, void *context, int n, double *ret_us)
 {
     struct timespec from, to;
@@ -207,7 +207,7 @@ static int cpu_time(struct mf_device *d, mf_launch_fn launch, void *context, int
     return 0;
 }
 
-/* Nothing to do, because launches on the CPU are synchronous. */
+/* Does nothing, because launches on the CPU are synchronous. */
 static int cpu_no_op(struct mf_device *d)
 {
     (void)d;

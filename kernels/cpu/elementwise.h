@@ -34,12 +34,12 @@ static inline float bf16_value(uint16_t v)
     return float_of_bits((uint32_t)v << 16);
 }
 
-/* e^x, within 2 units in the last place for x from -87 to 88, saturating outside that range. The polynomial
- * is that of Cephes' expf. */
+/* Returns e^x, accurate to 2 units in the last place for x in [-87, 88]. Saturates outside that range. The
+ * polynomial is that of Cephes' expf. */
 static inline float exp_fast(float x)
 {
     float c = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
-    float shifted = c * 1.44269504f + 12582912.0f; /* 1.5·2^23 moves the integer into the low bits */
+    float shifted = c * 1.44269504f + 12582912.0f; /* adding 1.5·2^23 rounds to an integer in the low bits */
     float n = shifted - 12582912.0f;
     float r = (c - n * 0.693359375f) + n * 2.12194440e-4f;
     float p = 1.9875691500e-4f;
@@ -58,8 +58,8 @@ static inline float sigmoid_fast(float x)
     return 1.0f / (1.0f + exp_fast(-x));
 }
 
-/* 1 + erf(x / √2), by Abramowitz and Stegun 7.1.26. For negative x it computes the tail directly, which
- * avoids cancellation. */
+/* Returns 1 + erf(x / √2), by Abramowitz and Stegun 7.1.26. For negative x, the function computes the tail
+ * directly, which avoids cancellation. */
 static inline float one_plus_erf(float x)
 {
     float a = fabsf(x) * 0.70710678f;
@@ -73,7 +73,7 @@ static inline float one_plus_erf(float x)
     return x < 0.0f ? tail : 2.0f - tail;
 }
 
-/* Comparisons are written so that NaN passes through. */
+/* Each comparison is false for NaN, so a NaN x is returned unchanged. */
 static inline float at_most(float x, float limit)
 {
     return x > limit ? limit : x;
@@ -89,11 +89,12 @@ static inline float act_gelu(float g, float u)
     return 0.5f * g * one_plus_erf(g) * u;
 }
 
-/* tanh as 1 - 2 / (e^2x + 1), accurate to a few units in the last place from 0.125 on. */
+/* Returns tanh(x) as 1 - 2 / (e^2x + 1). For |x| of at least 0.125, the error is a few units in the last
+ * place. */
 static inline float tanh_fast(float x)
 {
     float e = exp_fast(2.0f * (x < 0.0f ? -x : x)), t = 1.0f - 2.0f / (e + 1.0f), a = x < 0.0f ? -x : x;
-    /* for small arguments the formula suffers from cancellation, so use the series */
+    /* for smaller |x| the formula suffers from cancellation, so use the series */
     t = a < 0.125f ? a * (1.0f - a * a * (0.33333333f - a * a * 0.13333333f)) : t;
     return x != x ? x : x < 0.0f ? -t : t;
 }
@@ -189,8 +190,8 @@ static void combine(const uint16_t *restrict z, size_t ldz, int k, const float *
     }
 }
 
-/* Converts an fp8 value to bf16 times 2^shift. The result is exact, because bf16 holds every e4m3 value for
- * any shift that stays in range. `one` is the exponent field of 2^shift minus the format's bias. */
+/* Converts an fp8 value to bf16 and multiplies it by 2^shift. For every e4m3 value the result is exact if its
+ * exponent is in the range of bf16. `one` is the exponent field of 2^shift minus the format's bias. */
 static inline uint16_t pack_code(uint8_t code, uint16_t one, bool nan)
 {
     uint16_t magnitude = code & 0x7f, sign = (uint16_t)((code & 0x80) << 8);

@@ -1,6 +1,7 @@
-/* int8 x int8 GEMM with VNNI. VNNI multiplies unsigned by signed bytes, so A is stored with an offset of 128.
- * One extra instruction per weight vector sums the weights, and 128 times that sum is subtracted. Sums are
- * exact integers, because K is split before they overflow 32 bits. Only ops_avx512.c includes this file. */
+/* int8 x int8 GEMM with VNNI. VNNI multiplies unsigned by signed bytes, so an offset of 128 is added to A.
+ * One extra instruction per weight vector sums the weights, and 128 times that sum is subtracted from the
+ * result. Results are exact integers, because K is split before a sum can overflow 32 bits. Only ops_avx512.c
+ * includes this file. */
 #pragma once
 
 #define INT8_K    65536 /* maximum K per int32 sum, because 255 · 128 · K must stay below 2^31 */
@@ -23,7 +24,7 @@ INLINE __m512 int8_sum(__m512i sum, __m512i weights)
     return _mm512_cvtepi32_ps(_mm512_sub_epi32(sum, _mm512_slli_epi32(weights, 7)));
 }
 
-/* Computes 16 weight rows from column n, for MR rows of A from r0. */
+/* Computes 16 columns of C, from column n, for MR rows of A, from row r0. */
 INLINE void int8_columns(const struct mf_tile *t, size_t n, int r0, const int MR, const int KU)
 {
     const size_t panel = (size_t)t->panel, stride = panel * 4, chunk = t->a_scale ? 128 : INT8_K;
@@ -70,7 +71,8 @@ INLINE void int8_columns(const struct mf_tile *t, size_t n, int r0, const int MR
         int8_columns(t, n, r, m, ku); \
         break
 
-/* Divides rows evenly among passes over a strip of weights. The strip stays in the L2 cache. */
+/* Divides the rows of A evenly among passes over each strip of 16 weight rows. The strip stays in the L2
+ * cache between passes. */
 static void int8_panels(const struct mf_tile *t)
 {
     int passes = (t->rows + INT8_ROWS - 1) / INT8_ROWS;
@@ -92,7 +94,8 @@ static void int8_panels(const struct mf_tile *t)
     }
 }
 
-/* Computes one weight row in row layout, along K. */
+/* Computes column n of C for MR rows of A, from row r0. The weights are in row layout, so the vectors run
+ * along K. */
 INLINE void int8_along(const struct mf_tile *t, int n, int r0, const int MR)
 {
     const char *w = (const char *)t->w + (size_t)n * t->k;

@@ -15,7 +15,8 @@
  *
  * A is bf16 as written by pack(), with a row stride of lda elements. With scales, the products of every 128 K
  * elements are summed, and each such sum is multiplied by a_scale and w_scale. Without scales, C is the plain
- * sum and the caller applies the scales. C's padding up to a multiple of 16 columns may be overwritten. */
+ * sum and the caller applies the scales. The columns of C from n up to a multiple of 16 are padding and may
+ * be overwritten. */
 struct mf_tile {
     const uint16_t *a;
     size_t lda;
@@ -44,24 +45,24 @@ struct mf_tile {
     size_t ld_group_scale;   /* bytes to the next row's scales */
 };
 
-/* Returns the address that lies t->fetch bytes after p in w. Beyond the end of this tile it continues at the
- * start of the next tile. */
+/* Returns the address to prefetch, t->fetch bytes after p in w. An address beyond the end of the tile is
+ * replaced by the corresponding address in the next tile or, if t->next is NULL, by p. */
 static inline const char *mf_prefetch_address(const struct mf_tile *t, const char *p, const char *end)
 {
     const char *at = p + t->fetch, *next = t->next;
     return at < end ? at : next ? next + (at - end) : p;
 }
 
-/* True if decoding folds the scales (groups along K) into the bf16 values. Other scales are applied to sums.
- */
+/* True if decoding folds the scales into the bf16 values, as for scales of groups along K. Other scales are
+ * applied to the sums. */
 static inline bool mf_codec_folds(const struct mf_codec *c)
 {
     return c->scale == MF_SCALE_PER_1X32 || c->scale == MF_SCALE_PER_1X16;
 }
 
-/* Decodes K elements k0..k_end of n rows of one expert's weight to bf16 in panels of 16: [n/16][K/2][16][2].
- * Rows up to a multiple of 16, and the second half of an incomplete pair of K elements, are filled with
- * zeros. k0 is a multiple of the codec's group and of 8. */
+/* Arguments of decode(), which decodes the K elements [k0, k_end) of n rows of one expert's weight to bf16 in
+ * panels of 16: [n/16][K/2][16][2]. Zeros fill the rows up to a multiple of 16 and the second half of an
+ * incomplete pair of K elements. k0 is a multiple of the codec's group and of 8. */
 struct mf_decode {
     const struct mf_codec *codec;
     int panel;         /* panel width of w: 1 (row), 16, 32 */
@@ -75,7 +76,7 @@ struct mf_decode {
 
 struct mf_cpu_ops {
     enum mf_isa isa;
-    /* the loops prefetch weights; false if arithmetic is so slow that prefetching does not help */
+    /* true: the loops prefetch weights; false: arithmetic is so slow that prefetching does not help */
     bool fetches;
     void (*decode)(const struct mf_decode *d);
     /* Decodes a row of n activations to bf16 and applies folded scales. If n is odd, writes a zero after the
@@ -83,9 +84,9 @@ struct mf_cpu_ops {
     void (*unpack)(const struct mf_codec *c, const void *from, const void *scale, size_t n, uint16_t *to);
     void (*gemm)(const struct mf_tile *t);
     bool int8; /* gemm() supports int8 x int8 */
-    /* GEMM for up to stream_rows rows of A, on quantised weights that gemm() does not read. Each weight is
+    /* GEMM for up to stream_rows rows of A, on quantised weights that gemm() does not support. Each weight is
      * decoded in registers, and scales of groups along K are applied to the groups' sums. A is bf16, in the
-     * order that order() writes. NULL: not supported. */
+     * order that order() writes. stream is NULL if the instruction set has no such GEMM. */
     void (*stream)(const struct mf_tile *t);
     int stream_rows;
     /* Reorders a row of A to the order in which stream() reads the K elements of these weights. */

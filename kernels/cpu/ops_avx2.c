@@ -31,7 +31,7 @@ static inline __m256 fp8_power(enum mf_format format)
     return _mm256_set1_ps(format == MF_FORMAT_FP8FNUZ ? 0x1p119f : 0x1p120f);
 }
 
-/* Returns two elements of a row of A in every lane. */
+/* Returns a vector with K elements k and k + 1 of row r of A in every lane. */
 static inline __m256i pair_of(const struct mf_tile *t, int r, size_t k)
 {
     int32_t pair;
@@ -39,7 +39,8 @@ static inline __m256i pair_of(const struct mf_tile *t, int r, size_t k)
     return _mm256_set1_epi32(pair);
 }
 
-/* Adds the products of K elements k0..k_end of `rows` rows and 16 columns of a panel to sum[MR][2]. */
+/* Multiplies `rows` rows of A by 16 columns of a panel over the K elements [k0, k_end), and adds the products
+ * to sum[MR][2]. */
 static inline __attribute__((always_inline)) void panel_bf16(const struct mf_tile *t, const char *w, int r0,
                                                              int rows, size_t k0, size_t k_end,
                                                              __m256 (*sum)[2])
@@ -67,8 +68,8 @@ panel_fp8(const struct mf_tile *t, const char *w, int r0, int rows, size_t k0, s
     size_t stride = (size_t)t->panel * 4;
     const char *end = (const char *)t->w + (size_t)t->n * t->k;
     __m256 power = fp8_power(t->format), odds[1][2] = {{_mm256_setzero_ps(), _mm256_setzero_ps()}};
-    /* with one row, separate odd sums hide the FMA latency; with several rows no registers are left for them
-     */
+    /* With one row, separate sums for odd elements hide the FMA latency. With several rows, no registers are
+     * left for separate sums. */
     __m256(*odd)[2] = rows == 1 ? odds : sum;
 
     for (size_t k = k0; k < k_end; k += 4) {
@@ -178,7 +179,7 @@ static inline __m256i byte_to_top(const char *p)
     return _mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)p)), 24);
 }
 
-/* Computes dot products of one weight row with up to MR rows of A, along K. */
+/* Computes the dot products of one weight row with up to MR rows of A. The vectors run along K. */
 static inline __attribute__((always_inline)) void row_rows(const struct mf_tile *t, size_t n, int r0,
                                                            int rows, bool fp8)
 {

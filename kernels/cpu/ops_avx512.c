@@ -1,25 +1,26 @@
 /* AVX-512 kernels with BF16 instructions. With few rows of A, weights stream through registers at memory
- * speed. With many rows of A, fp8 weights do the same, with up to FP8_ROWS rows per pass; for bf16 weights a
- * tile of sums stays in registers, and a piece of the weights is read repeatedly.
+ * speed. With many rows of A, fp8 weights also stream, once for each pass of up to FP8_ROWS rows. For bf16
+ * weights with many rows of A, a tile of sums stays in registers, and each block of rows reads the same piece
+ * of the weights.
  *
- * fp8 to bf16 takes three instructions for 32 weights: unpack into the high byte of words, shift right
- * arithmetically by four, and select sign, exponent and mantissa with exponent bit 6 set. The result is the
- * value times 2^-56 (e4m3fn) or 2^-55 (e4m3fnuz). It is a normal number, which VDPBF16PS requires because it
+ * Converting fp8 to bf16 takes three instructions for 32 weights: unpack into the high byte of words, shift
+ * right arithmetically by four, and select sign, exponent and mantissa with exponent bit 6 set. The result is
+ * the value times 2^-56 (e4m3fn) or 2^-55 (e4m3fnuz). The result must be a normal number, because VDPBF16PS
  * treats subnormals as zero. pack() multiplies A by the inverse factor. e4m3 subnormals need a correction
- * from a table; they are rare, so a branch skips it. */
+ * from a table. Because subnormals are rare, a branch skips the correction. */
 #include <immintrin.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Stores bf16 pairs of two consecutive K elements for 16 rows. A bf16 value is the upper half of a float,
- * without rounding. */
+/* Stores two consecutive K elements of each of 16 rows as a pair of bf16 values. A bf16 value is the upper
+ * half of the float, without rounding. */
 static inline __attribute__((always_inline)) void store_pairs(__m512 even, __m512 odd, uint32_t *to)
 {
     __m512i low = _mm512_srli_epi32(_mm512_castps_si512(even), 16);
     _mm512_storeu_si512(to, _mm512_mask_blend_epi16(0xaaaaaaaa, low, _mm512_castps_si512(odd)));
 }
 
-/* Rounds to nearest even bf16; the upper half of each float holds the result. */
+/* Rounds each float to the nearest bf16 value, ties to even. The upper half of the float holds the result. */
 static inline __attribute__((always_inline)) __m512 round_to_bf16(__m512 f)
 {
     __m512i u = _mm512_castps_si512(f),
@@ -57,10 +58,10 @@ static inline __attribute__((always_inline)) void quad_int4(const uint32_t *v, c
     quad_by_lookup(table, v, _mm512_loadu_ps(s), false, to);
 }
 
-/* Decodes byte `at` of each lane as e4m3. One exact product corrects the exponent. */
+/* Decodes byte `at` of each lane as e4m3. One exact multiplication corrects the exponent. */
 static inline __attribute__((always_inline)) __m512 e4m3_lane(__m512i v, int at, __m512 power)
 {
-    __m512i up = _mm512_slli_epi32(v, (unsigned)(24 - 8 * at)); /* the value in the highest byte */
+    __m512i up = _mm512_slli_epi32(v, (unsigned)(24 - 8 * at)); /* moves the value to the highest byte */
     __m512i magnitude = _mm512_srli_epi32(_mm512_slli_epi32(up, 1), 5);
     __m512i sign = _mm512_and_si512(up, _mm512_set1_epi32((int)0x80000000));
     magnitude = _mm512_and_si512(magnitude, _mm512_set1_epi32(0x07f00000));
@@ -110,9 +111,9 @@ static inline __attribute__((always_inline)) void quad_int8(const uint32_t *v, c
 #define EACH_FROM(from, i, n) _Pragma("GCC unroll 16") for (int i = from; i < (n); i++)
 #define INLINE                static inline __attribute__((always_inline))
 #define STREAM_ROWS           8 /* maximum rows for streaming bf16 weights */
-#define FP8_ROWS              8 /* maximum fp8 rows per pass */
+#define FP8_ROWS              8 /* maximum rows of A per pass with fp8 weights */
 #define TILE_ROWS             6
-/* column vectors per tile: 24 sums (6 rows x 4), 4 weights and 1 activation fit the 32 registers */
+/* column vectors per tile: 24 vectors of sums (6 rows x 4), 4 of weights and 1 of A fit the 32 registers */
 #define TILE_Z 4
 
 INLINE __m512 dot(__m512 sum, __m512i a, __m512i w)
@@ -206,7 +207,7 @@ static void bf16_few_rows(const struct mf_tile *t)
     }
 }
 
-/* A piece of K for up to TILE_Z vectors of columns. */
+/* A piece of K for up to TILE_Z column vectors. */
 struct piece {
     const char *w; /* weights at K element k0 */
     size_t s1, s2; /* bytes to the next vector, and to the next pair of vectors */
@@ -286,14 +287,15 @@ static void bf16_many_rows(const struct mf_tile *t)
 
 /* ---- fp8 ---- */
 
-/* Converts words with fp8 in their high bytes to bf16, scaled as described at the top. */
+/* Converts words with fp8 in their high bytes to bf16, scaled as described at the top of this file. */
 INLINE __m512i decode_words(__m512i v)
 {
     v = _mm512_srai_epi16(v, 4);
     return _mm512_ternarylogic_epi32(v, _mm512_set1_epi16((short)0x87f0), _mm512_set1_epi16(0x2000), 0xea);
 }
 
-/* Corrects the results of decode_words() for subnormals (exponent 0); the table holds m · 2^-65. */
+/* Corrects the results of decode_words() for subnormals (exponent 0). The table holds m · 2^-65 for mantissa
+ * m. */
 static __attribute__((noinline)) __m512i fix_subnormals(__m512i v)
 {
     static const uint16_t table[8] = {0, 0x1f00, 0x1f80, 0x1fc0, 0x2000, 0x2020, 0x2040, 0x2060};
@@ -314,8 +316,8 @@ INLINE void decode(__m512i w, __m512i *low, __m512i *high)
     }
 }
 
-/* Adds the two partial sums of each weight row, one over K elements 0 and 1 of each group, one over 2 and 3.
- * `low` holds rows 0 and 1 of every four rows, `high` rows 2 and 3. */
+/* Adds the two partial sums of each weight row. The first covers K elements 0 and 1 of each group of four,
+ * the second K elements 2 and 3. `low` holds rows 0 and 1 of every four rows, `high` rows 2 and 3. */
 INLINE __m512 fold(__m512 low, __m512 high)
 {
     return _mm512_add_ps(_mm512_shuffle_ps(low, high, 0x88), _mm512_shuffle_ps(low, high, 0xdd));
@@ -329,7 +331,8 @@ INLINE __m512 scale_of(const struct mf_tile *t, int row, size_t n, size_t k)
                           t->w_scale[((size_t)t->n_offset + n) / 128 * t->ldw_scale + k / 128]);
 }
 
-/* Computes H half panels of 16 weight rows from column n, for MR rows of A from r0. */
+/* Computes H · 16 columns of C (H half panels of 16 weight rows), from column n, for MR rows of A, from row
+ * r0. */
 INLINE void fp8_columns(const struct mf_tile *t, size_t n, int r0, const int MR, const int H, const int KU)
 {
     const size_t panel = (size_t)t->panel, stride = panel * 4, chunk = t->a_scale ? 128 : t->k;
@@ -401,8 +404,9 @@ INLINE void fp8_columns(const struct mf_tile *t, size_t n, int r0, const int MR,
         fp8_columns(t, n, r, m, 1, 1); \
         break
 
-/* Divides rows evenly among passes over a strip of weights. The strip stays in the L2 cache. Each pass
- * decodes the weights again, which costs nothing: from four rows on the dot products hide the decoding. */
+/* Divides the rows of A evenly among passes over each strip of weights. The strip stays in the L2 cache
+ * between passes. Each pass decodes the weights again. With four or more rows per pass this takes no extra
+ * time, because the dot products hide the decoding. */
 static void fp8_panels(const struct mf_tile *t)
 {
     int passes = (t->rows + FP8_ROWS - 1) / FP8_ROWS;

@@ -29,7 +29,7 @@ static inline float weight_at(const struct mf_tile *t, size_t n, size_t k)
     return values_of(t->format)[((const uint8_t *)t->w)[at]];
 }
 
-/* Converts 16 weight rows over up to 128 K elements to floats, [k][16], once for all rows of A. */
+/* Converts up to 128 K elements of 16 weight rows to floats, [k][16]. All rows of A use the result. */
 static void unpack(const struct mf_tile *t, size_t n0, size_t n_end, size_t k0, size_t k_end, float *to)
 {
     for (size_t n = n0; n < n_end; n++) {

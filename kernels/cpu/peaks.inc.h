@@ -1,8 +1,8 @@
-/* Bodies of the peak loops over a vector type VEC that the including file defines. They use 12 registers for
- * sums, more than latency times throughput of current cores. */
+/* Bodies of the peak loops over a vector type VEC that the including file defines. The loops keep 12
+ * independent sums, which is more than the FMA latency times the FMA throughput of current cores. */
 #define SUMS 12
 
-/* Prefetches like the kernels, because without prefetching a core stalls at each page boundary. */
+/* Prefetches as the kernels do, because without prefetching a core stalls at each page boundary. */
 static void read_all(const char *p, size_t bytes)
 {
     typedef long long quads __attribute__((vector_size(sizeof(VEC)), aligned(16)));

@@ -1,4 +1,4 @@
-/* Thread pool of the CPU device. Jobs are published through an atomic epoch; workers wait for a job by
+/* Thread pool of the CPU device. Jobs are published through an atomic epoch. Workers wait for a job first by
  * spinning and then in a futex.
  *
  * `epoch` counts jobs and holds the job's thread count in its low bits. A worker whose number is not below
@@ -6,9 +6,9 @@
  * The caller waits until `left` is 0, so fn and context stay valid while workers read them.
  *
  * A worker spins for SPIN_US after its last job and then sleeps on the epoch. Publishing a job wakes only
- * sleeping workers, so closely spaced calls make no system calls. No wake-up is lost: a worker sets `asleep`
- * before FUTEX_WAIT atomically compares the epoch, and the caller changes the epoch before it reads `asleep`.
- * Both accesses are sequentially consistent. */
+ * sleeping workers, so closely spaced calls make no system calls. No wake-up is lost, because a worker sets
+ * `asleep` before FUTEX_WAIT atomically compares the epoch, and the caller changes the epoch before reading
+ * `asleep`. Both accesses to `asleep` are sequentially consistent. */
 #include "kernels/core/device.h"
 
 #include "kernels/cpu/pool.h"
@@ -30,7 +30,7 @@
 #define SPIN_US              300
 #define SPINS_PER_CLOCK_READ 256 /* pauses between two clock readings */
 #define THREADS_MAX          1024
-#define THREAD_BITS          11 /* low bits of the epoch: hold up to THREADS_MAX */
+#define THREAD_BITS          11 /* low bits of the epoch that hold the thread count, up to THREADS_MAX */
 /* pauses in a spin loop before sched_yield, because the thread that is waited for may need this core */
 #define SPINS_YIELD 20000
 
@@ -218,8 +218,8 @@ void mf_pool_pin_caller(cpu_set_t *ret_before)
     pin(pool.cpus[0]);
 }
 
-/* Moves the caller to core 0 of the pool without pinning it. On the core of a worker, the caller and the
- * worker would take turns. */
+/* Moves the caller to core 0 of the pool without pinning it. If the caller stayed on the core of a worker,
+ * the two threads could not run in parallel. */
 static void move_to_core_0(void)
 {
     cpu_set_t before;

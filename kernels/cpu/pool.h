@@ -3,8 +3,8 @@
 
 #include <sched.h>
 
-/* Pins the calling thread to the core of thread 0 and returns its previous affinity, to be restored by the
- * caller. */
+/* Pins the calling thread to the core of thread 0. Returns the thread's previous affinity, which the caller
+ * must restore. */
 void mf_pool_pin_caller(cpu_set_t *ret_before);
-/* Wakes every thread, so that all threads are running when the next call begins within the spin time. */
+/* Wakes every thread. If the next call begins within the spin time, all threads are still running then. */
 void mf_pool_wake(void);

@@ -9,7 +9,8 @@
 
 /* elements of padding per row, so that rows of A do not map to the same set of the L1 cache */
 #define ROW_PAD 32
-/* K elements decoded at a time, a multiple of every scale group: 32 rows of them take half the L1 cache. */
+/* K elements decoded at a time: a multiple of every scale group, and few enough that 32 decoded rows take
+ * half the L1 cache. */
 #define PIECE_K      512
 #define Y_SUMS_BYTES (256u << 10)
 /* cost of reading a tile's weights, as the number of rows whose arithmetic costs the same */
@@ -60,7 +61,8 @@ int mf_block_rows(const int32_t *ids, int64_t row0, int block_m, int topk)
 
 /* ---- division of work among threads ---- */
 
-/* The tiles of all blocks in order, with known costs. A thread owns the tiles that begin in from … to. */
+/* One thread's share of the tiles of all blocks. Tiles are in order and have known costs. The thread owns the
+ * tiles that begin at a cumulative cost in [from, to). */
 struct share {
     const struct mf_stage_plan *p;
     struct mf_sorted_view sorted;
@@ -122,13 +124,13 @@ static bool share_next(struct share *s, struct part *ret)
 
 struct scratch {
     uint16_t *a;
-    /* scales of A: [rows, groups] if there is one per 128 K elements; otherwise [rows], including the inverse
-     * of the global factor */
+    /* scales of A: [rows, groups] if there is one scale per 128 K elements; otherwise [rows], including the
+     * inverse of the global factor */
     float *a_scale;
     float *c, *c2;
     float *sum;             /* for stage 2 with add: [T, block_n · tiles_per_pass] */
     float *part;            /* sums of one piece of K: [rows, ldc] */
-    uint16_t *w;            /* the same piece of the weights, decoded */
+    uint16_t *w;            /* the weights of that piece of K, decoded */
     struct mf_tensor_ref x; /* with quantise_x: quantised rows of x by token, filled on first use */
     uint8_t *x_quantised;   /* [tokens]: 1 if the row of x is filled */
     float *x_floats;
@@ -163,7 +165,7 @@ static size_t carve(const struct mf_stage_plan *p, size_t k, size_t sum_floats, 
     return at;
 }
 
-/* Quantising h needs one row of floats. It reuses the workspace after all tiles are done. */
+/* Quantising h needs one row of floats. That row reuses the workspace after all tiles are done. */
 size_t mf_stage1_workspace(const struct mf_stage_plan *p)
 {
     struct scratch r;
@@ -173,8 +175,9 @@ size_t mf_stage1_workspace(const struct mf_stage_plan *p)
     return bytes > row ? bytes : row;
 }
 
-/* Returns the number of tiles of y per pass whose sums a thread keeps. It is as large as possible while the
- * sums of all tokens fit the L2 cache, so that the thread reads an expert's weights in one long run. */
+/* Returns the number of tiles of y per pass whose sums a thread keeps. The number is as large as possible
+ * while the sums of all tokens fit the L2 cache, so that the thread reads an expert's weights in one long
+ * run. */
 static size_t tiles_per_pass(const struct mf_stage_plan *p)
 {
     size_t bn = (size_t)p->block_n, tiles = ((size_t)p->shape.model_dim + bn - 1) / bn;
@@ -201,7 +204,7 @@ static size_t k_parts(const struct mf_stage_plan *p)
     return p->ksplit > 1 ? (size_t)p->ksplit : 1;
 }
 
-/* Returns the floats per sorted row: sums of each part of K, gate followed by up. */
+/* Returns the number of floats per sorted row: each part of K has its sums of gate, then its sums of up. */
 static size_t partial_floats(const struct mf_stage_plan *p)
 {
     return k_parts(p) * 2 * (size_t)p->shape.inter_dim;
@@ -230,8 +233,8 @@ static const char *weight_row(const struct mf_stage_plan *p, const struct weight
            ((size_t)expert * w->N + n) * mf_codec_row_bytes(p->codecs.w, w->K);
 }
 
-/* Returns the scales of an expert's weight. If the codec has scales per row or per block of rows, they begin
- * with those of row n. */
+/* Returns the scales of an expert's weight. If the codec has scales per row or per block of rows, the result
+ * points to the scales of row n. */
 static const char *weight_scale(const struct mf_stage_plan *p, const struct weights *w, int32_t expert,
                                 size_t n)
 {
@@ -275,7 +278,7 @@ static void run_span(const struct mf_stage_plan *p, const struct mf_tile *t, str
     }
 }
 
-/* Computes n columns from row n0 of an expert's weight by a GEMM that reads the weights as stored. */
+/* Computes n columns, from row n0 of an expert's weight, with a GEMM that reads the weights as stored. */
 static void run_native(const struct mf_stage_plan *p, const struct scratch *scratch, const struct weights *w,
                        int32_t expert, size_t n0, int n, struct span s, int rows, float *c, const void *next)
 {
@@ -304,8 +307,8 @@ static void run_native(const struct mf_stage_plan *p, const struct scratch *scra
     run_span(p, &t, s, p->ops->gemm);
 }
 
-/* Adds the sums from K element k0 to C. Applies block scales here, because the block of weight rows may
- * change within the tile. */
+/* Adds the sums of the piece that begins at K element k0 to C. Applies block scales here, because the block
+ * of weight rows may change within the tile. */
 static void add_piece(const struct mf_stage_plan *p, const struct scratch *scratch, const struct weights *w,
                       int32_t expert, size_t n0, int n, size_t k0, int rows, float *c)
 {
@@ -327,7 +330,7 @@ static void add_piece(const struct mf_stage_plan *p, const struct scratch *scrat
     }
 }
 
-/* True if stream() multiplies this number of rows. */
+/* True if a tile with this number of rows is multiplied by stream(). */
 static bool streams(const struct mf_stage_plan *p, int rows)
 {
     return !p->native && p->ops->stream && rows <= p->ops->stream_rows && p->panel > 1 &&
@@ -429,8 +432,8 @@ static void run_decoded(const struct mf_stage_plan *p, const struct scratch *scr
     }
 }
 
-/* Applies the scales that are constant along K: per row of A, per row or tensor of the weight, and the global
- * factors. */
+/* Applies the scales that are constant along K: the scales per row of A, the scales per row or per tensor of
+ * the weight, and the global factors. */
 static void scale_tile(const struct mf_stage_plan *p, const struct scratch *scratch, const struct weights *w,
                        int32_t expert, size_t n0, int n, int rows, float *c)
 {
@@ -514,7 +517,7 @@ static void sums_of_row(const struct mf_stage_plan *p, const struct scratch *scr
         deinterleave_gate_up(c, (size_t)p->gate_rows, n, gate_up);
 }
 
-/* Writes n columns of a row of h from column n0, from the sums of these columns. Modifies the sums. */
+/* Computes n columns of a row of h, from column n0, from the sums of these columns. Modifies the sums. */
 static void activate_row(const struct mf_stage_plan *p, const struct mf_stage1_args *a, size_t row, size_t n0,
                          size_t n, float *const gate_up[2])
 {
@@ -558,7 +561,7 @@ static void stage1_unit(const struct mf_stage_plan *p, const struct mf_stage1_ar
     }
 }
 
-/* Adds the parts of K and activates a whole row of h. */
+/* Adds the partial sums of all parts of K for a row of h, then applies the activation to the whole row. */
 static void reduce_k_parts(const struct mf_stage_plan *p, const struct mf_stage1_args *a, size_t row)
 {
     size_t I = (size_t)p->shape.inter_dim;
@@ -713,7 +716,7 @@ static void add_tile(const struct mf_stage_plan *p, const struct mf_stage2_args 
     }
 }
 
-/* Computes the columns of tiles tile0 … tile_end - 1 of y, block after block. */
+/* Computes the columns of the tiles [tile0, tile_end) of y, block after block. */
 static void add_columns(const struct mf_stage_plan *p, const struct mf_stage2_args *a,
                         const struct scratch *scratch, int64_t tile0, int64_t tile_end)
 {

@@ -1,10 +1,10 @@
-/* The two GEMM stages of the layer in sorted order. Each call does one thread's part of a stage. The CPU
- * families launch the stages.
+/* Computes the two GEMM stages of the layer, with rows in sorted order. Each call does one thread's part of a
+ * stage. The CPU families launch the stages.
  *
- * Work is split into (expert block, tile of columns) and divided among threads by cost, in order, so that a
- * thread reads long contiguous runs of the weights. Padding rows are neither read nor written. Sums depend
- * only on the shape and the parameters, not on the thread, so results are bitwise equal across runs and
- * thread counts. */
+ * The work of a stage is split into units of one expert block and one tile of columns. Units are divided
+ * among threads by cost, in order, so that a thread reads long contiguous runs of the weights. Padding rows
+ * are neither read nor written. Sums depend only on the shape and the parameters, not on the thread, so
+ * results are bitwise equal across runs and thread counts. */
 #pragma once
 
 #include "common/moe/shape.h"
@@ -13,17 +13,19 @@
 
 enum mf_stage2_out {
     MF_STAGE2_STORE, /* z or zw, one row per slot */
-    MF_STAGE2_ADD,   /* y: a thread owns columns and adds all slots of a token, experts ascending */
+    /* y: a thread owns columns of y and adds all slots of a token in ascending order of experts */
+    MF_STAGE2_ADD,
 };
 
-/* Prefetch distance of the weights in bytes. The best distance depends on machine, rows and format. On Zen 4
- * it is FAR for three or more rows and for fp8, and NEAR for two bf16 rows; for one row both are equal. */
+/* Prefetch distance of the weights in bytes. The best distance depends on machine, rows and format. On Zen 4,
+ * FAR is best for three or more rows and for fp8, and NEAR for two bf16 rows; for one row FAR and NEAR are
+ * equally fast. */
 #define MF_FETCH_NONE 0 /* hardware prefetching only */
 #define MF_FETCH_NEAR 2560
 #define MF_FETCH_FAR  6144
 
 #define MF_SPLIT_K 128 /* a multiple of every scale group along K */
-/* maximum rows of x with quantise_x, because each thread quantises a copy of its own */
+/* maximum rows of x with quantise_x, because every thread quantises its own copy of the rows */
 #define MF_QUANTISE_X_TOKENS 32
 
 /* Parameters of a stage; constant after a step is opened. */
@@ -34,8 +36,8 @@ struct mf_stage_plan {
     /* true if the GEMM reads these weights directly; otherwise each piece is decoded before its GEMM */
     bool native;
     int panel; /* panel width of w: 1, 16, 32 */
-    /* stage 1: number of rows by which gate and up alternate in w, a divisor of block_n; 0: all gate rows
-     * come first */
+    /* stage 1: gate rows and up rows alternate in w in groups of this many rows, a divisor of block_n; 0: all
+     * gate rows come first */
     int gate_rows;
     int block_m, block_n, block_k; /* block_k 0: K is not split */
     size_t fetch;                  /* MF_FETCH_… */
@@ -43,7 +45,7 @@ struct mf_stage_plan {
     /* stage 1: number of parts of K that are summed separately, each a multiple of MF_SPLIT_K; 0 or 1: K is
      * not split */
     int ksplit;
-    bool gather; /* stage 1: x is in token order */
+    bool gather; /* stage 1: true: x is in token order; false: x is in sorted order */
     /* stage 1, with gather: x is bf16 with at most MF_QUANTISE_X_TOKENS rows and is quantised with scales per
      * row */
     bool quantise_x;
@@ -89,18 +91,19 @@ size_t mf_stage2_workspace(const struct mf_stage_plan *p);
 /* Returns the bytes for the partial sums of all sorted rows, or 0 if K is not split. */
 size_t mf_stage1_partial(const struct mf_stage_plan *p);
 
-/* Does the part of one of n_threads threads. With p->quantise or p->ksplit > 1, stage 1 contains a pool
+/* Does the part of thread `thread` of n_threads. With p->quantise or p->ksplit > 1, stage 1 contains a pool
  * barrier. */
 void mf_stage1_run(const struct mf_stage_plan *p, const struct mf_stage1_args *a, int thread, int n_threads);
 void mf_stage2_run(const struct mf_stage_plan *p, const struct mf_stage2_args *a, int thread, int n_threads);
 
-/* Activates n columns of one row of h. `gate_up` has the sums, which the function modifies. `weight` is the
- * routing weight, or 1. `bias` has the biases of these columns, which are added after the weight is applied,
- * or is NULL. */
+/* Applies the activation to n columns of one row of h. `gate_up` holds the sums, which the function modifies.
+ * `weight` is the routing weight, or 1. `bias` is NULL or holds the biases of these columns, which are added
+ * after the weight is applied. */
 void mf_stage_activate(const struct mf_cpu_ops *ops, const struct mf_shape *shape, float *const gate_up[2],
                        const float *const bias[2], float weight, size_t n, uint16_t *h);
-/* Quantises a bf16 row of n values to row `row` of a tensor's parts. The codec has scales per row. `floats`
- * is scratch for n values. The function uses the global factor but does not store it in the tensor. */
+/* Quantises a bf16 row of n values and stores it as row `row` of a tensor's parts. The codec must have scales
+ * per row. `floats` is scratch for n values. The function uses the global factor but does not store that
+ * factor in the tensor. */
 void mf_stage_quantise_row(const struct mf_codec *c, const uint16_t *from, size_t n, size_t row, float global,
                            float *floats, const struct mf_tensor_ref *to);
 

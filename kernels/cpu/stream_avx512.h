@@ -1,10 +1,11 @@
 /* GEMM of few rows with quantised weights. Weights are decoded to bf16 in registers, 16 weight rows at a
  * time, and the scale of a group along K is applied to the group's sum. Only ops_avx512.c includes this file.
  *
- * Four bits: VPERMW looks up the low bits of every word in a table. Shifting the words right by 0, 4, 8 and
- * 12 bits yields the pairs 0,4 1,5 2,6 3,7 of eight elements; order() arranges A in the same way. The lookup
- * uses five index bits, so the table holds its 16 values twice. Eight bits: decode() of ops_avx512.c decodes
- * the weights, and A is in natural order. */
+ * Four-bit weights: VPERMW looks up the low bits of every word in a table. Shifting the words right by 0, 4,
+ * 8 and 12 bits yields the pairs (0,4), (1,5), (2,6) and (3,7) of eight elements; order() arranges A in the
+ * same way. The lookup uses five index bits, so the table holds its 16 values twice.
+ *
+ * Eight-bit weights: decode() of ops_avx512.c decodes the weights, and A is in natural order. */
 #pragma once
 
 #define STREAM_QUANT_ROWS 8 /* maximum rows of A */
@@ -47,8 +48,8 @@ INLINE __m512 transposed_scale(enum mf_scale_format format, const __m128i *trans
     return _mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(v, 20)), _mm512_set1_ps(0x1p120f));
 }
 
-/* Sums over K elements k..k_end of 16 weight rows. p points to element k. `stride` is the distance in bytes
- * to the next four bytes of K. */
+/* Computes the sums of 16 weight rows over the K elements [k, k_end). p points to element k. `stride` is the
+ * distance in bytes to the next four bytes of K. */
 INLINE void stream_group(const struct mf_tile *t, const char *p, size_t stride, size_t k, size_t k_end,
                          __m512i table, const char *end, const int MR, const int KU,
                          const enum decode_kind KIND, __m512 *ret)
@@ -145,7 +146,7 @@ static void stream(const struct mf_tile *t)
     }
 }
 
-/* Reorders A as described at the top. K is a multiple of 8 for four-bit weights. */
+/* Reorders A as described at the top of this file. K is a multiple of 8 for four-bit weights. */
 static void order(const struct mf_codec *w, uint16_t *a, size_t k)
 {
     const __m128i pairs = _mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);

@@ -24,7 +24,7 @@ static void put_number(struct block *b, int slot, const char *name, int64_t valu
     memcpy(b->at + (size_t)slot * MF_ASM_SLOT, &narrow, sizeof(narrow));
 }
 
-/* ActivationType of ROCm/aiter, aiter_enum.h. No kernel uses No (-1). */
+/* Returns the value of ActivationType in ROCm/aiter, aiter_enum.h. No kernel uses the value No (-1). */
 static int64_t act_number(enum mf_act act)
 {
     static const int numbers[] = {
@@ -33,7 +33,7 @@ static int64_t act_number(enum mf_act act)
     return (uint32_t)numbers[act];
 }
 
-/* Bytes of `cols` weight elements. */
+/* Returns the bytes of `cols` weight elements. */
 static int64_t weight_bytes(const struct mf_asm_call *c, int64_t cols)
 {
     return cols * c->w_bits / 8;

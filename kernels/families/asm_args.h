@@ -3,7 +3,7 @@
  * The convention follows ROCm/aiter, csrc/py_itfs_cu/asm_fmoe.cu and asm_moe_2stage.cu. Each argument
  * occupies a 16-byte slot, little endian: an 8-byte address or a 4-byte number, zero-padded. A one-stage
  * block has 28 slots, a stage 1 block 23. Strides are in bytes. A number that does not fit 32 bits is an
- * error; it is never truncated. */
+ * error and is never truncated. */
 #pragma once
 
 #include <stdbool.h>
@@ -59,8 +59,8 @@ struct mf_asm_grid {
     uint32_t x, y, z;
 };
 
-/* inter_dim as AITER derives it from the shapes of w1 [E, N, K] and w2 [E, H, J]: J * (H / K). The last
- * dimension of a 4-bit tensor counts bytes, not elements. */
+/* Returns inter_dim as AITER derives it from the shapes of w1 [E, N, K] and w2 [E, H, J]: J * (H / K). The
+ * last dimension of a 4-bit tensor counts bytes, not elements. */
 int64_t mf_asm_inter_dim(int64_t w1_dim2, int64_t w2_dim1, int64_t w2_dim2);
 
 /* mf_asm_persistent returns the number of work groups of a persistent kernel, or 0 for other kernels.
@@ -75,14 +75,15 @@ int mf_asm_one_block(const struct mf_asm_kernel *k, const struct mf_asm_call *c,
                      unsigned char block[MF_ASM_ONE_BYTES], const char **ret_slot);
 int mf_asm_stage1_block(const struct mf_asm_call *c, unsigned char block[MF_ASM_STAGE1_BYTES],
                         const char **ret_slot);
-/* Returns the grid in work groups of MF_ASM_THREADS. switch_xy: swap the x and y axes, as AITER's entry
+/* Returns the grid in work groups of MF_ASM_THREADS. switch_xy: true swaps the x and y axes, as AITER's entry
  * points without a gate do. */
 struct mf_asm_grid mf_asm_grid_of(const struct mf_asm_kernel *k, const struct mf_asm_call *c, bool switch_xy);
 
-/* AITER's choice if the caller names no kernel. Eligible kernels match the kind, vskip and block_m, have smf
- * 0 and flat 0, and have a tile width that divides inter_dim. Among them the kernel with the fewest rounds
- * over the CUs wins; ties go to the kernel with the fewest idle CUs in the last round, then to a persistent
- * kernel. The result is NULL if no kernel is eligible. */
+/* Input of mf_asm_pick, which is AITER's choice of a kernel if the caller names none. Eligible kernels match
+ * the kind, vskip and block_m, have smf 0 and flat 0, and have a tile width that divides inter_dim. Among the
+ * eligible kernels, the kernel with the fewest rounds over the CUs wins. Ties go to the kernel with the
+ * fewest idle CUs in the last round, then to a persistent kernel. mf_asm_pick returns NULL if no kernel is
+ * eligible. */
 struct mf_asm_wish {
     const char *arch;
     enum mf_asm_kind kind;

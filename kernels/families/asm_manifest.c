@@ -153,7 +153,7 @@ static int read_numbers(struct reader *r, struct mf_asm_kernel *k, const char **
     return 0;
 }
 
-/* Also returns 0 if the row is invalid and recorded as a problem. */
+/* Reads one row of a manifest. An invalid row is recorded as a problem, and the function also returns 0. */
 static int read_row(struct reader *r)
 {
     struct mf_asm_manifest *m = r->m;

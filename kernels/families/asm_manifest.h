@@ -30,7 +30,7 @@ struct mf_asm_kernel {
     int32_t atm, vskip, smf;
     int32_t tg_num_per_cu; /* persistent kernels: work groups per CU */
     int32_t ps;            /* 1: persistent */
-    int32_t sub_m, sub_n;  /* subGU_m, subGU_n; for stage 1 tile_m, tile_n. Both at least 1 */
+    int32_t sub_m, sub_n;  /* subGU_m, subGU_n or, for stage 1, tile_m, tile_n; at least 1 */
     int32_t flat;
 };
 
@@ -51,8 +51,8 @@ struct mf_asm_manifest {
     }
 
 void mf_asm_manifest_release(struct mf_asm_manifest *m);
-/* Adds the rows of a text. Records defects of the text as problems and does not fail because of them. Returns
- * -ENOMEM, or -EFBIG if there are too many kernels. */
+/* Adds the rows of a text. Records defects of the text as problems and does not return an error for them.
+ * Returns -ENOMEM, or -EFBIG if there are too many kernels. */
 int mf_asm_manifest_add(struct mf_asm_manifest *m, const char *arch, const char *file, const char *text,
                         size_t len);
 /* Adds every manifest of folder/arch/fmoe/<activation> and folder/arch/fmoe_2stages, sorted by name. A

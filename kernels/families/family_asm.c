@@ -23,7 +23,7 @@ static const struct rule {
     enum mf_qtype q_type;
     const char *formats;
     bool fp8, int8;
-    bool packs_scales; /* stage 1 appends the scales of h to its elements */
+    bool packs_scales; /* true: stage 1 appends the scales of h to the elements of h */
 } rules[] = {
     {"pertokenFp8_blockscale", MF_QTYPE_PER_1X128, "fp8", true, false, true},
     {"blockscaleBf16", MF_QTYPE_PER_1X128, "fp8", true, false, false},
@@ -88,8 +88,9 @@ static mf_ops covers_of(const struct mf_asm_kernel *k, const struct mf_shape *s)
            (s->doweight_stage1 ? MF_OP_BIT(MF_OP_WEIGHT) : 0);
 }
 
-/* A one-stage kernel contains both GEMMs and accumulates into the output. A work group quantises the part of
- * an h row that it holds as if that part were the whole row. Only flat kernels sort. */
+/* True if the fusion rules let the kernel cover its ops. A one-stage kernel contains both GEMMs and
+ * accumulates into the output. A work group quantises the part of an h row that it holds as if that part were
+ * the whole row. Only flat kernels sort the routes. */
 static bool may_cover(const struct mf_asm_kernel *k, const struct mf_shape *s, struct mf_refusal *ret)
 {
     bool one = k->kind == MF_ASM_ONE;
@@ -206,7 +207,7 @@ static bool is_cpu(const char *device_kind)
     return strcmp(device_kind, "cpu") == 0;
 }
 
-/* The folders of AMD architectures hold AITER's own kernels. */
+/* True if the device's folder holds AITER's own kernels. This is so on AMD only. */
 static bool is_aiters(const struct mf_device_info *device)
 {
     return strncmp(device->class.gfx, "gfx", 3) == 0;
@@ -237,7 +238,7 @@ static uint64_t hash_file(const char *path, uint64_t hash)
     return hash;
 }
 
-/* Hashes the fields, not the struct, which has padding. */
+/* Hashes the fields one by one, because the struct has padding. */
 static uint64_t hash_kernel(const char *folder, const struct mf_asm_kernel *k, uint64_t hash)
 {
     char path[PATH_CAP], text[MF_REASON_MAX * 2];
@@ -267,7 +268,8 @@ uint64_t mf_asm_hash(const char *folder)
     return hash;
 }
 
-/* zeroes: also offer the step that zeroes y. On GPUs, family move provides that step. */
+/* Offers all steps. zeroes: true also offers the step that zeroes y. On GPUs, family move provides that step.
+ */
 static int offer_all(const struct mf_family *f, const struct mf_asm_manifest *m, const struct mf_shape *s,
                      bool zeroes, struct mf_offer *offer)
 {
@@ -388,7 +390,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     return 0;
 }
 
-/* Scales per expert; 0 for weights without scales. */
+/* Returns the number of scales per expert, or 0 for weights without scales. */
 static int64_t scale_stride(const struct mf_shape *s, enum mf_tensor w)
 {
     struct mf_tensor_spec a = mf_plain_w(s, w, "row");

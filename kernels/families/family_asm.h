@@ -1,11 +1,11 @@
 /* Family asm: prebuilt kernels listed in manifests, launched by name with a packed argument block.
  *
- * The environment variable MOEFARM_ASM_DIR names the folder. Its layout is that of AITER's hsa/: one folder
- * per architecture, holding fmoe/<activation>/ and fmoe_2stages/ with manifests and code objects. A CPU reads
- * the folder of its device class and the folder `cpu`; its code objects are shared objects
- * (kernels/cpu/module_cpu.h). An NVIDIA GPU reads a folder such as sm_90; scripts/build_asm.sh builds its
- * code objects from kernels/gpu/src/asm_stage1.hip. On CPUs and NVIDIA GPUs, weights are in row layout and
- * stage 1 writes its rows in sorted order. */
+ * The environment variable MOEFARM_ASM_DIR names the folder. The folder has the layout of AITER's hsa/: one
+ * folder per architecture, holding fmoe/<activation>/ and fmoe_2stages/ with manifests and code objects. A
+ * CPU reads the folder of its device class and the folder `cpu`; the code objects there are shared objects
+ * (kernels/cpu/module_cpu.h). An NVIDIA GPU reads a folder such as sm_90; scripts/build_asm.sh builds the
+ * code objects of that folder from kernels/gpu/src/asm_stage1.hip. On CPUs and NVIDIA GPUs, weights are in
+ * row layout and stage 1 writes its rows in sorted order. */
 #pragma once
 
 #include <stdint.h>

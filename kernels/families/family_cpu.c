@@ -280,7 +280,8 @@ double mf_cpu_dequantised_bytes(const struct mf_shape *s, mf_ops which, double e
     return experts * 2 * cols * s->model_dim;
 }
 
-/* Assumed ratio of the busiest expert's rows to the average: routing is uneven. */
+/* Assumed ratio of the busiest expert's rows to the average rows per expert. It is above 1, because routing
+ * is uneven. */
 #define BUSIEST 8
 
 bool mf_cpu_block_pays(const struct mf_shape *s, const int32_t *block_ms, size_t i, struct mf_refusal *ret)
@@ -325,7 +326,7 @@ bool mf_cpu_may_dequantise(const struct mf_shape *s, mf_ops which, bool legal, s
     return ret->rule == NULL;
 }
 
-/* Bytes of rows x cols elements and their scales. */
+/* Returns the bytes of rows x cols elements and their scales. */
 static double stored_bytes(const struct mf_codec *c, int64_t rows, int64_t cols)
 {
     return (double)rows * (double)mf_codec_row_bytes(c, (size_t)cols) +

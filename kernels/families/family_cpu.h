@@ -42,21 +42,21 @@ bool mf_cpu_may_cover(const struct mf_shape *shape, mf_ops ops, int32_t block_m,
 #define MF_FORMAT_WORD_MAX 32
 void mf_cpu_format_word(const struct mf_shape *shape, char buf[MF_FORMAT_WORD_MAX]);
 const char *mf_cpu_act_word(const struct mf_shape *shape);
-/* Bits per weight element. */
+/* Returns the bits per weight element. */
 int mf_cpu_weight_bits(const struct mf_shape *shape);
 /* True if activations are quantised. */
 bool mf_cpu_quantises(const struct mf_shape *shape);
-/* Returns the layout with panels of `panel` rows (1: row layout). alternating: the layout of w1 that
- * interleaves gate and up. */
+/* Returns the layout with panels of `panel` rows (1: row layout). alternating: true selects the layout of w1
+ * that interleaves gate and up. */
 const struct mf_layout *mf_cpu_layout(int panel, bool alternating);
 /* True if a step may require w1 in the alternating layout with that panel. */
 bool mf_cpu_may_alternate(const struct mf_shape *shape, int panel, struct mf_refusal *ret);
-/* Rejects each alternating layout that the shape does not allow. The kernel name is `prefix` and the
- * layout's word. */
+/* Rejects each alternating layout that the shape does not allow. The kernel name in a rejection is `prefix`
+ * followed by the layout's word. */
 int mf_cpu_reject_alternating(const struct mf_family *f, const char *prefix, const struct mf_shape *shape,
                               struct mf_offer *offer);
 
-/* Expected number of routes to the experts of this rank. */
+/* Returns the expected number of routes to the experts of this rank. */
 double mf_cpu_slots(const struct mf_shape *shape);
 /* Returns the arguments for sorting the shape's routes. topk may be NULL if only the workspace size is
  * queried. */
@@ -67,28 +67,29 @@ struct mf_tensor_spec mf_cpu_calib(void);
 struct mf_tensor_spec mf_cpu_sorted(int32_t block_m);
 struct mf_tensor_spec mf_cpu_aligned(int32_t block_m);
 struct mf_tensor_spec mf_cpu_bf16(enum mf_tensor tensor, const char *order, int32_t block_m);
-/* A weight dequantised by a step of family move: bf16 in panels of 32. */
+/* Returns the tensor spec of a weight that a step of family move dequantised: bf16 in panels of 32. */
 struct mf_tensor_spec mf_cpu_dequantised(enum mf_tensor w);
 struct mf_tensor_spec mf_cpu_x_sorted(const struct mf_shape *shape, int32_t block_m);
 
 void mf_step_need(struct mf_step *s, struct mf_tensor_spec a);
 void mf_step_give(struct mf_step *s, struct mf_tensor_spec a);
 
-/* Rows and columns of one expert's weight. */
+/* Stores the rows (N) and columns (K) of one expert's weight. */
 void mf_cpu_weight_sizes(const struct mf_shape *shape, enum mf_tensor w, size_t *ret_n, size_t *ret_k);
-/* Bytes of `experts` experts' weights as bf16. which: the dequantisation nodes (kernels/fusion/fusion.h). */
+/* Returns the bytes of the weights of `experts` experts as bf16. `which` selects the weights by their
+ * dequantisation nodes (kernels/fusion/fusion.h). */
 double mf_cpu_dequantised_bytes(const struct mf_shape *shape, mf_ops which, double experts);
 /* True if dequantising these weights in a separate step, for a GEMM of family onednn, is worth trying. legal:
- * ignores the cost and tests only whether it is possible. */
+ * true ignores the cost and tests only whether such a step is possible. */
 bool mf_cpu_may_dequantise(const struct mf_shape *shape, mf_ops which, bool legal, struct mf_refusal *ret);
 /* True if block_ms[i] is worth trying in addition to the next smaller size; block_ms is ascending. The size
  * is not worth trying if the smaller size holds the expected rows of the busiest expert, or all tokens,
  * because an expert receives a token at most once. */
 bool mf_cpu_block_pays(const struct mf_shape *shape, const int32_t *block_ms, size_t i,
                        struct mf_refusal *ret);
-/* Bytes of one expert's weight with its scales. */
+/* Returns the bytes of one expert's weight with its scales. */
 double mf_cpu_expert_bytes(const struct mf_shape *shape, enum mf_tensor w);
-/* Bytes of one row of `cols` activations as a GEMM reads them, with its scales. */
+/* Returns the bytes of one row of `cols` activations as a GEMM reads them, with its scales. */
 double mf_cpu_row_bytes(const struct mf_shape *shape, int64_t cols);
 
 struct mf_sorted_view mf_cpu_sorted_view(const struct mf_tensor_ref *sorted);

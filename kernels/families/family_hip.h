@@ -1,7 +1,8 @@
 /* Helpers shared by the GPU families: supported shapes, and compiling, loading and launching kernels.
  *
- * mf_family.code gives the source and the macro definitions of a step. It needs no GPU, so the code cache
- * can be filled on any machine. Opening a step compiles the code or takes it from the cache, and loads it. */
+ * mf_family.code writes the source and the macro definitions of a step. This callback needs no GPU, so the
+ * code cache can be filled on any machine. Opening a step compiles the code, or reads it from the cache, and
+ * loads it. */
 #pragma once
 
 #include "kernels/core/codec.h"
@@ -56,8 +57,8 @@ bool mf_hip_family_takes(const char *family, const struct mf_device_info *device
 struct mf_grid mf_hip_persistent_grid(const struct mf_device_info *device, int threads, int blocks,
                                       uint32_t shared);
 
-/* True if the kernels that move and quantise rows support the shape. They support every activation format
- * that the device can convert. */
+/* True if the kernels that move and quantise rows support the shape. These kernels support every activation
+ * format that the device can convert. */
 bool mf_hip_rows_known(const struct mf_device_info *device, const struct mf_shape *shape,
                        struct mf_refusal *ret);
 
@@ -72,7 +73,8 @@ void mf_hip_define_gate_up(struct mf_code *c, const struct mf_shape *shape);
 bool mf_hip_reads_panel128(const struct mf_device_info *device);
 /* True if the shape's w1 or w2 can be stored as panel128. */
 bool mf_hip_may_panel128(const struct mf_shape *shape, enum mf_tensor w, struct mf_refusal *ret);
-/* Return the layout's name in tensor specs, and its word in step names ("" for row). */
+/* mf_hip_weights_order returns the layout's name in tensor specs. mf_hip_weights_word returns the layout's
+ * word in step names ("" for row layout). */
 const char *mf_hip_weights_order(const struct mf_shape *shape, enum mf_tensor w, bool sliced);
 const char *mf_hip_weights_word(const struct mf_shape *shape, enum mf_tensor w, bool sliced);
 
@@ -111,7 +113,8 @@ struct mf_kernel {
     struct mf_grid grid;
     void *plan; /* the family's own struct: parameters from the name, and values computed from the shape */
 };
-/* The parts of opening a step in which GPU families differ. A family fills in its plan. */
+/* Callbacks for the parts of opening a step that differ between GPU families. Each family fills in a plan of
+ * its own type. */
 struct mf_hip_steps {
     size_t plan_bytes;
     /* Finds the step with that name and fills in the zeroed plan. Returns the errors of mf_family.open. */
@@ -120,8 +123,8 @@ struct mf_hip_steps {
     /* Writes the source and the macro definitions of the step. */
     void (*code)(const struct mf_device_info *device, const struct mf_shape *shape, const void *plan,
                  struct mf_code *ret);
-    /* Fills in the grid and the parts of the plan that are valid for every token count up to the one at open.
-     * Optional. */
+    /* Fills in the grid and the parts of the plan that are valid for every token count up to the token count
+     * at open. Optional. */
     void (*open)(struct mf_kernel *k);
     /* Fills in the parts of grid and plan that depend on shape.token. Optional. */
     void (*set_token_count)(struct mf_kernel *k);

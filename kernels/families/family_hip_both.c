@@ -13,7 +13,7 @@
 bool mf_hip_both_takes(const char *family, const struct mf_device_info *device, const struct mf_shape *s,
                        enum mf_hip_format *ret_format, struct mf_refusal *no)
 {
-    /* both families support the same weight formats */
+    /* this family and family two_stage support the same weight formats */
     if (!mf_hip_family_takes("two_stage", device, s, ret_format, no))
         return false;
     if (strcmp(device->class.gfx, "sm_90") != 0)
@@ -74,7 +74,7 @@ struct mf_hip_stage mf_hip_both_stage(const struct mf_hip_both *b, const struct 
                                  b->sliced};
 }
 
-/* Bytes of shared memory outside the ring buffer. */
+/* Returns the bytes of shared memory outside the ring buffer. */
 static int extra_bytes(const struct mf_hip_both *b, const struct mf_shape *s)
 {
     const struct mf_hip_hopper core = {b->v.turns, b->v.swapped};

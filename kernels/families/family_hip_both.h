@@ -14,7 +14,7 @@
 struct mf_hip_both_variant {
     int block_m, block_n;
     bool turns, swapped;
-    bool zeroes; /* also exists in a form that zeroes y, for large token counts */
+    bool zeroes; /* true: the variant also exists in a form that zeroes y, for large token counts */
 };
 struct mf_hip_both;
 /* A family: its variants and callbacks. */
@@ -22,7 +22,7 @@ struct mf_hip_both_family {
     const char *name, *word, *source, *function; /* static texts; word: first word of step names */
     const struct mf_hip_both_variant *variants;
     size_t n_variants;
-    int64_t zero_from; /* token count from which the launch may zero y */
+    int64_t zero_from; /* minimum token count for which the launch may zero y */
     /* Bytes of shared memory in addition to the core's; NULL: 0. */
     int (*lds)(const struct mf_shape *shape, int block_m);
     /* True if the family supports the shape, independent of the variant. */
@@ -54,14 +54,14 @@ void mf_hip_both_code(const struct mf_hip_both *b, const struct mf_device_info *
 void mf_hip_both_name(const struct mf_hip_both *b, const struct mf_shape *shape, char buf[MF_STEP_NAME_MAX]);
 
 struct mf_hip_stage mf_hip_both_stage(const struct mf_hip_both *b, const struct mf_shape *shape, int stage);
-/* Bytes of shared memory per block. */
+/* Returns the bytes of shared memory per block. */
 uint32_t mf_hip_both_lds(const struct mf_hip_both *b, const struct mf_device_info *device,
                          const struct mf_shape *shape);
 
 /* Places n sections in a workspace. Returns the size of the workspace in bytes, including the padding that
- * aligns its start. */
+ * aligns the start of the workspace. */
 uint64_t mf_hip_both_lay_out(const uint64_t *bytes, int n, uint64_t *ret_offsets);
-/* The aligned start of the workspace. */
+/* Returns the aligned start of the workspace. */
 uint8_t *mf_hip_both_workspace(const struct mf_launch *l);
-/* Returns the workspace bytes of h and stores the workspace bytes of its scales in *ret_scale. */
+/* Returns the workspace bytes of h and stores the workspace bytes of the scales of h in *ret_scale. */
 uint64_t mf_hip_both_h(const struct mf_hip_both *b, const struct mf_shape *shape, uint64_t *ret_scale);

@@ -10,10 +10,10 @@
 #define SLICE 128
 /* The offset of a row of x is a 32-bit count of 16-byte units (find_rows of hopper_core.inc.h). */
 #define GATHERED_MAX (INT64_C(16) << 32)
-/* ADDS_OWN of hopper_core.inc.h: each warp adds rows to y through its own shared memory. 2 warpgroups x 4
- * warps x 16 rows of 64 bf16 columns, padded by 8. */
+/* Bytes of shared memory for ADDS_OWN of hopper_core.inc.h. Each warp adds rows to y through its own part of
+ * this memory: 2 warpgroups x 4 warps x 16 rows of 64 bf16 columns, padded by 8 columns. */
 #define OWN_BYTES (2 * 4 * 16 * (64 + 8) * 2)
-/* Average blocks per active expert above which blocks share their weight reads. */
+/* Average number of blocks per active expert above which the blocks of an expert share their weight reads. */
 #define SHARED_FROM 1.25
 #define BARRIERS \
     (2 * MF_HIP_HOPPER_STAGES * 8 + 16 * (8 + 8) + 16) /* mbarriers, tile queue, state of there() */
@@ -74,8 +74,8 @@ int mf_hip_map_h(struct mf_device *device, const struct mf_hip_stage *st, const 
 }
 
 /* Returns 1 column if the L2 cache is split into halves that hold separate experts, and h takes at most a
- * third of it. In this order h and y stay in the cache, and only weights come from HBM or from the other
- * half. */
+ * third of the cache. With 1 column, h and y stay in the cache, and only weights come from HBM or from the
+ * other half. */
 static int32_t columns_at_once(const struct mf_hip_stage *st, const struct mf_shape *s,
                                const struct mf_device_info *device)
 {
@@ -86,8 +86,9 @@ static int32_t columns_at_once(const struct mf_hip_stage *st, const struct mf_sh
 }
 
 /* Returns all columns, so that all columns of a block are processed before the next block. If only one column
- * were processed at a time, even the first column would need the last block of h. Exception: if experts have
- * several blocks, these blocks run in succession per column, because they then share weight reads. */
+ * were processed at a time, even the first column would need the last block of h. However, if experts have
+ * several blocks, the blocks of an expert run in succession per column, because these blocks then share
+ * weight reads. */
 static int32_t columns_of_paired(const struct mf_hip_stage *st, const struct mf_shape *s,
                                  const struct mf_device_info *device)
 {

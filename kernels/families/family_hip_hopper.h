@@ -9,18 +9,20 @@
 #define MF_HIP_HOPPER_THREADS 384
 #define MF_HIP_HOPPER_ZEROS   4096 /* bytes of shared memory for kernels that also zero y */
 
-/* turns: the two consumer warpgroups process alternate tiles (MF_PINGPONG) instead of sharing each tile.
- * swapped: the rows of the product are tokens (MF_SWAP) instead of weight rows. */
+/* turns: true: the two consumer warpgroups process alternate tiles (MF_PINGPONG); false: they share each
+ * tile. swapped: true: the rows of the product are tokens (MF_SWAP); false: the rows of the product are
+ * weight rows. */
 struct mf_hip_hopper {
     bool turns, swapped;
 };
 
-/* Bytes of one stage of the ring buffer; block_n: its weight rows. */
+/* Returns the bytes of one stage of the ring buffer, which holds block_n weight rows. */
 int mf_hip_hopper_stage_bytes(int block_m, int block_n, enum mf_hip_format format);
-/* Bytes outside the ring buffer: the output tile and the mbarriers. */
+/* Returns the bytes outside the ring buffer: the output tile and the mbarriers. */
 int mf_hip_hopper_out_bytes(struct mf_hip_hopper core, const struct mf_hip_stage *st,
                             const struct mf_shape *shape);
-/* Number of 128-byte slices of K in stage 2 with 8-bit elements, at most MF_HIP_HOPPER_SHORT + 1. */
+/* Returns the number of 128-byte slices of K in stage 2 with 8-bit elements, at most MF_HIP_HOPPER_SHORT + 1.
+ */
 int mf_hip_hopper_k_slices(const struct mf_shape *shape);
 #define MF_HIP_HOPPER_SHORT 4 /* slices whose product a warpgroup can hold in registers */
 
@@ -29,14 +31,15 @@ bool mf_hip_hopper_refuses_x(const struct mf_shape *shape, struct mf_refusal *re
 
 /* Tile order of a stage. columns: number of tile columns that are processed for all row blocks before the
  * next tile columns begin. likely_blocks: expected number of row blocks, which stage 1 uses until the actual
- * number is known; 0 if so few experts are active that the active ones cannot be predicted. */
+ * number is known; 0 if so few experts are active that the active experts cannot be predicted. */
 struct mf_hip_hopper_order {
     int32_t columns, likely_blocks;
 };
-/* paired: stage 2 runs in the same launch and processes blocks of h as stage 1 completes them. */
+/* paired: true: stage 2 runs in the same launch as stage 1 and processes blocks of h as stage 1 completes
+ * them. */
 struct mf_hip_hopper_order mf_hip_hopper_order_of(const struct mf_hip_stage *st, const struct mf_shape *shape,
                                                   const struct mf_device_info *device, bool paired);
-/* Kernel arguments without the tensor maps. */
+/* Returns the kernel arguments without the tensor maps. */
 struct mf_hip_bulk_args mf_hip_hopper_args(const struct mf_hip_stage *st, const struct mf_shape *shape,
                                            const struct mf_device_info *device, const struct mf_launch *l,
                                            const struct mf_hip_hopper_order *order);

@@ -20,11 +20,11 @@
 
 #define SORT_BLOCKS     64   /* maximum sorting blocks; more blocks are no faster */
 #define SORT_ASIDE      16   /* sorting blocks of steps in which other blocks zero y or quantise x */
-#define RANKED_EACH     64   /* with few ids, every block ranks all ids and places this many of them */
+#define RANKED_EACH     64   /* with few ids, every block ranks all ids and places this number of ids */
 #define RANKED_MOST     16   /* maximum number of blocks that rank all ids */
-#define COUNTED_EACH    256  /* with more ids, every block counts all ids and places this many of them */
+#define COUNTED_EACH    256  /* with more ids, every block counts all ids and places this number of ids */
 #define COUNTED_MOST    32   /* maximum number of blocks that count all ids */
-#define ALIGN_FEW       1024 /* up to this number of ids, only align (one block) is tried */
+#define ALIGN_FEW       1024 /* up to this number of ids, only align (one block) is tried, not align_many */
 #define ALIGN_BLOCKS    16   /* warps or waves of a sorting block: the minimum over all architectures */
 #define QUANT_BLOCKS_SM 6    /* quantising blocks per SM, all resident; limited by registers */
 /* quantising blocks per SM for NVFP4, which also divides to compute a group's scale */
@@ -108,12 +108,12 @@ static mf_ops covers_of(const struct mf_shape *s, enum mf_hip_move_kind kind)
         [MF_HIP_COMBINE] = MF_OP_BIT(MF_OP_COMBINE) | (s->doweight_stage1 ? 0 : MF_OP_BIT(MF_OP_WEIGHT)),
         [MF_HIP_COMBINE_WEIGHTED] = MF_OP_BIT(MF_OP_COMBINE),
         [MF_HIP_ZERO] = 0,
-        [MF_HIP_FROM_ALIGNED] = 0, /* converts between orders, covers no op */
+        [MF_HIP_FROM_ALIGNED] = 0, /* converts one order into another, which is not an op of the layer */
     };
     return covers[kind];
 }
 
-/* Slots of experts on other ranks have no row in z. */
+/* True for a combine that skips slots of experts on other ranks. Such slots have no row in z. */
 bool mf_hip_move_skips(enum mf_hip_move_kind kind, const struct mf_shape *s)
 {
     return s->ep_experts > 0 && (kind == MF_HIP_COMBINE || kind == MF_HIP_COMBINE_WEIGHTED);
@@ -182,7 +182,7 @@ uint32_t mf_hip_sort_blocks(const struct mf_device_info *device, enum mf_hip_mov
 
 /* ---- steps ---- */
 
-/* Bytes of the counts per block and expert, if blocks synchronise. */
+/* Returns the bytes of the counts per block and expert, or 0 if blocks do not synchronise. */
 static size_t counts_bytes(const struct mf_device_info *device, enum mf_hip_move_kind kind,
                            const struct mf_shape *s)
 {
@@ -191,7 +191,7 @@ static size_t counts_bytes(const struct mf_device_info *device, enum mf_hip_move
     return mf_hip_sort_blocks(device, kind, s) * (size_t)s->expert * sizeof(int32_t);
 }
 
-/* Bytes of each block's maximum, if all rows share a scale. */
+/* Returns the bytes of the maxima, one per block, or 0 if rows do not share a scale. */
 static size_t largest_bytes(const struct mf_shape *s, const struct mf_device_info *device)
 {
     return mf_hip_move_is_shared(mf_hip_move_codec(s))

@@ -28,7 +28,7 @@ struct mf_hip_move_config {
 #define MF_HIP_SORT_THREADS 1024
 #define MF_HIP_MOVE_THREADS 256 /* threads per block of kinds that do not sort */
 
-/* Codec of the shape's activations. */
+/* Returns the codec of the shape's activations. */
 const struct mf_codec *mf_hip_move_codec(const struct mf_shape *s);
 bool mf_hip_move_quantises(enum mf_hip_move_kind kind);
 /* True for kinds that sort or align the routes. */
@@ -37,11 +37,11 @@ bool mf_hip_move_orders(enum mf_hip_move_kind kind);
 bool mf_hip_move_quantises_first(enum mf_hip_move_kind kind, const struct mf_shape *s);
 /* True if some blocks sort while others zero y or quantise x. */
 bool mf_hip_move_sorts_aside(enum mf_hip_move_kind kind);
-/* Number of blocks that sort. Blocks that synchronise with each other must all be resident. */
+/* Returns the number of blocks that sort. Blocks that synchronise with each other must all be resident. */
 uint32_t mf_hip_sort_blocks(const struct mf_device_info *device, enum mf_hip_move_kind kind,
                             const struct mf_shape *s);
 uint32_t mf_hip_sort_shared(const struct mf_device_info *device, const struct mf_shape *s);
-/* Resident quantising blocks per SM. */
+/* Returns the number of resident quantising blocks per SM. */
 int mf_hip_quant_blocks_sm(const struct mf_codec *c);
 /* True if all rows share one scale. Blocks then synchronise between finding the maximum and quantising. */
 bool mf_hip_move_is_shared(const struct mf_codec *c);

@@ -5,7 +5,7 @@
 
 #define BLOCKS_SM 8
 
-/* Blocks needed to give each thread one unit of work. */
+/* Returns the number of blocks that gives each thread one unit of work. */
 static int64_t work_of(const struct mf_hip_move_config *c, const struct mf_shape *s)
 {
     const struct mf_codec *codec = mf_hip_move_codec(s);

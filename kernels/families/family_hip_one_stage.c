@@ -25,8 +25,8 @@ static const struct variant variants[] = {
     {1024, 4, 2, 6}, {256, 14, 1, 16}, {256, 16, 1, 16}, {256, 16, 4, 16},
 };
 
-/* For waves of 64 lanes, which need half as many loads per row. With 1024 threads, a thread has 128
- * registers; more loads would spill. */
+/* Variants for waves of 64 lanes, which need half as many loads per row as warps of 32 lanes. With 1024
+ * threads, a thread has 128 registers, and more loads would spill. */
 static const struct variant wide_variants[] = {
     {256, 7, 1, 8}, {256, 8, 2, 8}, {256, 14, 4, 12}, {512, 4, 1, 4},  {512, 7, 1, 8},
     {512, 4, 2, 8}, {512, 4, 4, 8}, {1024, 2, 1, 4},  {1024, 2, 2, 4},
@@ -61,7 +61,7 @@ static void print_name(const struct plan *c, const struct mf_shape *s, char buf[
               *w1 ? "_" : "", w1);
 }
 
-/* Shared memory for the activations of one GEMM with their scales. */
+/* Returns the bytes of shared memory for the activations of one GEMM with their scales. */
 static uint32_t shared_bytes(const struct mf_shape *s)
 {
     int64_t slots = s->token * s->topk,
@@ -74,7 +74,7 @@ static uint32_t shared_bytes(const struct mf_shape *s)
 static bool is_legal(const struct mf_device_info *device, const struct mf_shape *s,
                      enum mf_hip_format *ret_format, struct mf_refusal *no)
 {
-    /* both families support the same weight formats */
+    /* families one_stage and two_stage support the same weight formats */
     if (!mf_hip_family_takes("two_stage", device, s, ret_format, no))
         return false;
     uint32_t shared_max = (uint32_t)mf_hip_machine_of(device)->shared_block;

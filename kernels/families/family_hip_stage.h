@@ -8,7 +8,7 @@
 /* Output of a stage: bf16 h, quantised h; z, weighted z, rows accumulated into y. */
 enum mf_hip_out { MF_HIP_TO_H, MF_HIP_TO_HQ, MF_HIP_TO_Z, MF_HIP_TO_ZW, MF_HIP_TO_Y };
 
-/* Suffix of step names: "", "_q", "_z", "_zw", "_y". */
+/* Returns the suffix of step names: "", "_q", "_z", "_zw", "_y". */
 const char *mf_hip_out_word(enum mf_hip_out out);
 
 struct mf_hip_stage {
@@ -24,7 +24,7 @@ static inline int mf_hip_stage_halves(int stage, const struct mf_shape *shape)
 {
     return stage == 1 && shape->use_g1u1 ? 2 : 1;
 }
-/* Output columns of a tile. */
+/* Returns the output columns of a tile. */
 static inline int mf_hip_stage_columns(const struct mf_hip_stage *st)
 {
     return st->block_n / st->halves;
@@ -51,7 +51,7 @@ struct mf_step mf_hip_stage_step(const struct mf_hip_stage *st, const char *fami
 double mf_hip_stage_reorder_tolerance(const struct mf_shape *shape);
 /* Defines the macros of kernels/gpu/src/tile_parts.inc.h. */
 void mf_hip_stage_define(struct mf_code *c, const struct mf_hip_stage *st, const struct mf_shape *shape);
-/* Kernel arguments of the stage. */
+/* Returns the kernel arguments of the stage. */
 struct mf_hip_tile_args mf_hip_stage_args(const struct mf_hip_stage *st, const struct mf_shape *shape,
                                           const struct mf_launch *l);
 /* Bytes per row in a TMA box of 4-bit weights (kernels/gpu/src/hopper/mx_hopper.hip). */

@@ -52,7 +52,7 @@ struct variant {
     int stages; /* 0: as many as fit shared memory */
     int warps_n, warps_m;
     int blocks;        /* resident blocks per SM or CU; limited by registers */
-    bool block_scales; /* has registers for the second accumulators that 1x128 scales need */
+    bool block_scales; /* true: has registers for the second accumulators that 1x128 scales need */
 };
 
 /* clang-format off */
@@ -86,7 +86,7 @@ static const struct variant variants[] = {
 };
 /* clang-format on */
 
-/* AMD variants have two stages: one is read while the other is filled. */
+/* AMD variants have two stages: one stage is read while the other stage is filled. */
 #define AMD(m, n, wn, wm, at_once, how)                                                           \
     {                                                                                             \
         .block_m = m, .block_n = n, .stages = 2, .warps_n = wn, .warps_m = wm, .blocks = at_once, \
@@ -149,13 +149,13 @@ struct plan {
 
 /* ---- legality and names ---- */
 
-/* Weight rows per stage of the ring buffer; 0 if weights are kept outside it or loaded directly into
- * registers. */
+/* Returns the weight rows per stage of the ring buffer, or 0 if weights are kept outside it or loaded
+ * directly into registers. */
 static int ring_rows(const struct variant *v)
 {
     return v->core == SWAPPED_KEPT || v->core == DIRECT ? 0 : v->block_n;
 }
-/* Bytes of one stage of the ring buffer. */
+/* Returns the bytes of one stage of the ring buffer. */
 static int stage_bytes(const struct variant *v, enum mf_hip_format format)
 {
     if (is_hopper(v))
@@ -163,7 +163,8 @@ static int stage_bytes(const struct variant *v, enum mf_hip_format format)
     int scales = mf_hip_by_block(format) ? v->block_m + 8 : 0;
     return ((ring_rows(v) + v->block_m) * SLICE + scales * 4 + 1023) / 1024 * 1024;
 }
-/* Bytes outside the ring buffer: the output tile; for Hopper cores also mbarriers and kept weights. */
+/* Returns the bytes outside the ring buffer: the output tile and, for Hopper cores, mbarriers and kept
+ * weights. */
 static int extra_bytes(const struct config *c, const struct mf_shape *s)
 {
     int kept = c->v->core == SWAPPED_KEPT ? mf_hip_hopper_k_slices(s) * c->v->block_n * SLICE : 0;
@@ -414,7 +415,7 @@ static void set_grid(struct mf_kernel *k)
     const struct mf_hip_machine *machine = mf_hip_machine_of(device);
     k->grid = mf_hip_persistent_grid(device, v->warps_n * v->warps_m * machine->wave, v->blocks,
                                      shared_bytes(machine, &plan->config, &k->shape, plan->format));
-    k->grid.programmatic_launch = true; /* all cores start with mf_begin */
+    k->grid.programmatic_launch = true; /* because all cores start with mf_begin */
 }
 
 static void set_token_count(struct mf_kernel *k)

@@ -61,7 +61,7 @@ static const struct variant variants[] = {
     HOPPER(16, 128, 2), HOPPER(16, 256, 2), HOPPER(16, 256, 1), HOPPER(16, 512, 1), HOPPER(32, 256, 1),
     HOPPER(64, 256, 1), HOPPER(64, 512, 1),
 };
-/* The AMD variants have two stages: one is read while the other is filled. */
+/* AMD variants have two stages: one stage is read while the other stage is filled. */
 static const struct variant amd_variants[] = {
     MX(16, 64, 1, 2, 4, 1, 4),  MX(16, 128, 1, 2, 4, 1, 2), MX(16, 256, 1, 2, 4, 1, 1),
     MX(16, 128, 2, 2, 4, 1, 1), MX(32, 64, 1, 2, 4, 1, 2),  MX(32, 128, 1, 2, 4, 1, 2),
@@ -336,7 +336,7 @@ static void set_grid(struct mf_kernel *k)
     const struct variant *v = c->v;
     int threads = v->is_hopper ? MF_HIP_HOPPER_THREADS : v->warps_n * v->warps_m * machine->wave;
     k->grid = mf_hip_persistent_grid(device, threads, v->blocks, shared_bytes(machine, c, &k->shape));
-    k->grid.programmatic_launch = true; /* kernels start with mf_begin */
+    k->grid.programmatic_launch = true; /* because all kernels start with mf_begin */
 }
 
 static void set_token_count(struct mf_kernel *k)

@@ -29,7 +29,7 @@ struct plan {
 
 /* ---- steps ---- */
 
-/* Workspace sections: h, its scales, counters of completed tiles. */
+/* Workspace sections: h, the scales of h, counters of completed tiles. */
 enum { H, H_SCALE, MADE, N_PLACES };
 
 static int64_t n_made(const struct mf_hip_both *c, const struct mf_shape *s)

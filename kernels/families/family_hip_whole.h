@@ -1,5 +1,5 @@
-/* Helpers of the families one_stage, whole_layer_persistent and two_stage_single_launch, whose steps cover
- * the whole layer, or all of it after the sort. */
+/* Helpers of the families one_stage, whole_layer_persistent and two_stage_single_launch. Their steps cover
+ * the whole layer, or the whole layer after the sort. */
 #pragma once
 
 #include "kernels/families/family_hip.h"

@@ -1,6 +1,6 @@
 /* Family move on CPUs: every op of the layer except the GEMMs. Some steps do one op, others sort, quantise
- * and gather in a single pass. Steps that dequantise weights cover no op of the layer. They pay off if a bf16
- * GEMM is faster than a GEMM that reads the quantised weights. */
+ * and gather in a single pass. Steps that dequantise weights cover no op of the layer. A dequantising step
+ * pays off if a bf16 GEMM is faster than a GEMM that reads the quantised weights. */
 #include "kernels/families/family_move.h"
 
 #include <errno.h>
@@ -12,12 +12,13 @@
 #include "kernels/ops/align.h"
 #include "kernels/ops/moe_sort.h"
 
-/* Maximum rows for which one thread may be faster, because starting threads costs as much as the rows. */
+/* Maximum rows for which one thread may be faster than several, because starting threads takes as long as
+ * processing this number of rows. */
 #define ROWS_OF_ONE 64
 #define STREAM_BYTES \
     ((int64_t)4 << 20) /* from this size, rows in expert order do not stay in a core's caches */
-/* Reorder tolerance of a sort with unstable order within a block. The sums that depend on the order are over
- * bf16 rows that were quantised once more. */
+/* Reorder tolerance of a sort with unstable order within a block. The sums that depend on this order are over
+ * rows that were rounded to bf16 and quantised once more. */
 #define ATOMIC_REORDER 0.01
 
 /* Step kinds: the word in the name, and the parameters that follow it. */
@@ -46,7 +47,7 @@ static const struct kind_info {
 /* Suffix of the gather method. */
 static const char *const way_words[MF_MOVE_N_WAYS_] = {"", "_nt", "_once"};
 
-/* ---- what is legal ---- */
+/* ---- legality ---- */
 
 static bool kind_applies(enum mf_move_kind kind, const struct mf_shape *s)
 {
@@ -82,7 +83,7 @@ static mf_ops covers_of(enum mf_move_kind kind, const struct mf_shape *s)
         [MF_MOVE_SORT] = MF_OP_BIT(MF_OP_SORT),
         [MF_MOVE_ALIGN] = MF_OP_BIT(MF_OP_SORT),
         [MF_MOVE_SORT_GATHER] = MF_OP_BIT(MF_OP_SORT) | quant1 | gather,
-        [MF_MOVE_FROM_ALIGNED] = 0, /* converts between orders, covers no op */
+        [MF_MOVE_FROM_ALIGNED] = 0, /* converts one order into another, which is not an op of the layer */
         [MF_MOVE_QUANT1] = quant1,
         [MF_MOVE_GATHER] = gather,
         [MF_MOVE_QUANT1_GATHER] = quant1 | gather,
@@ -96,9 +97,9 @@ static mf_ops covers_of(enum mf_move_kind kind, const struct mf_shape *s)
     return covers[kind];
 }
 
-/* No step contains a GEMM. Threads synchronise between passes over the rows, so one step can compute an
- * order or a scale of all rows and use it. A thread owns columns of the output. Dequantising steps process
- * lists of matrices. */
+/* True if the fusion rules allow the step. No step contains a GEMM. Threads synchronise between passes over
+ * the rows, so one step can compute an order or a scale of all rows and use it. A thread owns columns of the
+ * output. Dequantising steps process lists of matrices. */
 static bool may_cover(enum mf_move_kind kind, const struct mf_shape *s, struct mf_refusal *ret)
 {
     static const struct mf_fusion_caps caps = {
@@ -107,15 +108,15 @@ static bool may_cover(enum mf_move_kind kind, const struct mf_shape *s, struct m
     return mf_cpu_may_cover(s, covers_of(kind, s) | kinds[kind].decodes, mf_cpu_block_ms[0], &caps, ret);
 }
 
-/* Threads of a sort algorithm: one, or all cores up to a limit. */
+/* Returns the number of threads of a sort algorithm: one, or all cores up to a limit. */
 static int sort_threads(enum mf_sort sort, int cores)
 {
     return sort == MF_SORT_SERIAL || sort == MF_SORT_ONE ? 1 : MF_MIN(cores, MF_SORT_THREADS);
 }
 
 /* True if a sort algorithm is not tried; *ret then has the reason. Either the algorithm cannot sort the
- * routes, or, unless `legal` is set, it is not worth trying. The multi-threaded algorithms are for many
- * routes. */
+ * routes, or, unless `legal` is set, the algorithm is not worth trying. The multi-threaded algorithms are for
+ * many routes. */
 static bool refuse_sort(enum mf_sort sort, const struct mf_shape *s, int cores, bool legal,
                         struct mf_refusal *ret)
 {
@@ -194,7 +195,8 @@ static size_t whole_lines(size_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
-/* Workspace of a thread: one row as floats, followed by the maximum magnitude of its rows. */
+/* Returns the workspace bytes of a thread: one row as floats, then the maximum magnitude of the thread's
+ * rows. */
 static size_t thread_bytes(enum mf_move_kind kind, const struct mf_shape *s)
 {
     size_t H = (size_t)s->model_dim, I = (size_t)s->inter_dim, n = 0;
@@ -239,8 +241,8 @@ static struct mf_kernel configure(struct mf_kernel k)
     return k;
 }
 
-/* "sort_stable_m16_t2", "gather_once_m16_t2", "quant1_t2", "dequant_w1_p32_t2". Single-threaded sorts have
- * no _t1. */
+/* Writes the step's name, such as "sort_stable_m16_t2", "gather_once_m16_t2", "quant1_t2" or
+ * "dequant_w1_p32_t2". Names of single-threaded sorts have no _t1. */
 static void print_name(const struct mf_kernel *k, char buf[MF_STEP_NAME_MAX])
 {
     const struct kind_info *i = &kinds[k->kind];
@@ -399,8 +401,8 @@ static void describe(const struct mf_kernel *k, struct mf_step *ret)
 struct each {
     const struct mf_shape *shape;
     int cores;
-    /* Also enumerate steps that are not worth trying for this token count. A row of a tuned table applies to
-     * a range of token counts, so its steps must open for fewer tokens as well. */
+    /* true: also enumerate steps that are not worth trying for this token count. A row of a tuned table
+     * applies to a range of token counts, so the steps of the row must open for fewer tokens as well. */
     bool legal;
     int (*step)(struct each *e, const struct mf_kernel *k);
     int (*refused)(struct each *e, const char *kernel, const struct mf_refusal *r); /* may be NULL */
@@ -417,8 +419,8 @@ static int report_refusal(struct each *e, const char *word, const char *variant,
     return e->refused(e, kernel, r);
 }
 
-/* True if the step exists with this block_m. vLLM uses blocks of 16 rows or more; steps for its order exist
- * at both ends of the range. */
+/* True if the step exists with this block_m. vLLM uses blocks of 16 rows or more; steps for vLLM's order
+ * exist at both ends of the range. */
 static bool has_block(enum mf_move_kind kind, int32_t block_m)
 {
     return (kind != MF_MOVE_ALIGN && kind != MF_MOVE_FROM_ALIGNED) || block_m == 16 || block_m == 64;
@@ -443,7 +445,8 @@ static int each_block(struct each *e, enum mf_move_kind kind, int threads, enum 
     return 0;
 }
 
-/* align serves callers with vLLM's order; one serial and one threaded algorithm are enough. */
+/* Tries every sort algorithm. Kind align is only for callers with vLLM's order, so one serial and one
+ * threaded algorithm are enough for align. */
 static int each_sort(struct each *e, enum mf_move_kind kind)
 {
     int r = 0;
@@ -471,7 +474,8 @@ static int each_way(struct each *e, enum mf_move_kind kind, int threads)
         struct mf_refusal refusal;
         if (e->legal || !refuse_way(way, e->shape, &refusal))
             r = each_block(e, kind, threads, MF_SORT_SERIAL, way);
-        else if (threads == e->cores) /* the last call for a kind, so that the refusal is reported once */
+        /* this call is the last for its kind, so the refusal is reported once */
+        else if (threads == e->cores)
             r = report_refusal(e, kinds[kind].word, way_words[way], &refusal);
     }
     return r;

@@ -12,7 +12,8 @@ enum mf_move_kind {
     MF_MOVE_FROM_ALIGNED,
     MF_MOVE_QUANT1,
     MF_MOVE_GATHER,
-    MF_MOVE_QUANT1_GATHER, /* quantises a row once and writes it to all its places */
+    /* quantises a row of x once and writes the result to all its places in expert order */
+    MF_MOVE_QUANT1_GATHER,
     MF_MOVE_ACT,
     MF_MOVE_QUANT2,
     MF_MOVE_COMBINE,
@@ -49,6 +50,7 @@ struct mf_kernel {
 
 /* True for a combine that skips slots whose expert is on another rank. */
 bool mf_move_skips(const struct mf_kernel *k);
-/* The weights that a kind dequantises, in the order of its outputs. Returns their number. */
+/* Writes the weights that a kind dequantises, in the order of the kind's outputs. Returns the number of
+ * weights. */
 int mf_move_decodes(enum mf_move_kind kind, enum mf_tensor ret[2]);
 int mf_move_run(struct mf_kernel *k, const struct mf_launch *l);

@@ -10,7 +10,7 @@
 #include "kernels/ops/moe_sort.h"
 #include "kernels/ops/permute.h"
 
-/* Called for each row that each_sorted_row assigns to the thread; `room` is its context. */
+/* Called for each row that each_sorted_row assigns to the thread. `room` is the context of the call. */
 typedef void (*row_fn)(const struct mf_kernel *k, const struct mf_sorted_view *s, size_t row, void *room);
 
 static void each_sorted_row(const struct mf_kernel *k, const struct mf_sorted_view *s, row_fn f, void *room,
@@ -86,14 +86,15 @@ static void act_row(const struct mf_kernel *k, const struct mf_sorted_view *s, s
                       (uint16_t *)l->gives[0].part[0] + row * I);
 }
 
-/* Address of the maximum magnitude of a thread's rows. */
+/* Returns the address of the maximum magnitude of a thread's rows. */
 static uint32_t *amax_of(const struct mf_kernel *k, int thread)
 {
     char *room = (char *)k->launch->workspace + (size_t)thread * k->thread_bytes;
     return (uint32_t *)(void *)(room + k->thread_bytes - sizeof(uint32_t));
 }
 
-/* The bit patterns of bf16 magnitudes sort like their values, with NaN above all. */
+/* Raises *amax to the maximum magnitude of a row. Compares bit patterns, because the bit patterns of bf16
+ * magnitudes sort like their values, with NaN above all. */
 static void raise_amax(const struct mf_kernel *k, size_t row, size_t n, uint32_t *amax)
 {
     const uint16_t *from = (const uint16_t *)k->launch->needs[0].part[0] + row * n;
@@ -106,8 +107,8 @@ static void raise_amax(const struct mf_kernel *k, size_t row, size_t n, uint32_t
     *amax = top > *amax ? top : *amax;
 }
 
-/* Values shared by all rows: the scale from the maximum of all threads, or the calibrated factor. Thread 0
- * stores them. */
+/* Values shared by all rows: the scale from the maximum of all threads, and the calibrated factor. Thread 0
+ * stores the values that the codec has in the output. */
 struct shared {
     float scale, global;
 };
@@ -205,8 +206,8 @@ static void quant2(const struct mf_kernel *k, const struct mf_sorted_view *s, vo
     each_sorted_row(k, s, quant2_row, &r, thread, n_threads);
 }
 
-/* Divides columns among the threads instead of rows, because rows of few tokens would leave threads idle. The
- * division does not change the sums. */
+/* Divides the columns among the threads, not the rows, because with few tokens there are fewer rows than
+ * threads. The division does not change the sums. */
 static void combine_columns(const struct mf_kernel *k, int thread, int n_threads)
 {
     const struct mf_launch *l = k->launch;
@@ -253,8 +254,8 @@ static void invert(const struct mf_kernel *k, const struct mf_sorted_view *s, in
     mf_pool_barrier();
 }
 
-/* Reads each token of this thread once and writes the token to all its rows. If `all` is set, quantises the
- * first of these rows and copies it to the other rows while it is in the L1 cache. */
+/* Reads each token of this thread once and writes the token to all its rows. If `all` is not NULL, quantises
+ * the first of these rows and copies the result to the other rows while the result is in the L1 cache. */
 static void write_once(const struct mf_kernel *k, const struct shared *all, float *room, int thread,
                        int n_threads)
 {
@@ -297,7 +298,8 @@ static void gather(const struct mf_kernel *k, const struct mf_sorted_view *s, in
     mf_row_copy_fence();
 }
 
-/* Builds the inverse map, unless the step also sorts and has therefore built it already. */
+/* Quantises and gathers x. Builds the inverse map first, unless the step also sorts and has therefore already
+ * built the map. */
 static void quant1_gather(const struct mf_kernel *k, const struct mf_sorted_view *s, void *room, int thread,
                           int n_threads)
 {

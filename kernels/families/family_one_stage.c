@@ -14,7 +14,7 @@
 
 #define TOKENS_MAX 16
 #define SLOTS_MAX  1024
-#define BLOCK_M    16 /* an expert has at most one row per token, so TOKENS_MAX rows */
+#define BLOCK_M    16 /* an expert has at most one row per token, and so at most TOKENS_MAX rows */
 
 struct config {
     int block_n, columns, threads, panel;
@@ -213,8 +213,8 @@ static bool shape_fits(const struct mf_shape *s, struct mf_refusal *ret)
 {
     if (!mf_cpu_shape_known(s, ret))
         return false;
-    /* The step sorts in every thread, which pays off for few tokens. It contains both GEMMs and quantises row
-     * by row. */
+    /* The step sorts in every thread, which pays off for few tokens. The step contains both GEMMs and
+     * quantises row by row. */
     const struct mf_fusion_caps caps = {
         .prologue = mf_layer_ops(s),
         .epilogue = mf_layer_ops(s),
@@ -357,7 +357,7 @@ static void run_thread(void *context, int thread, int n_threads)
     if (r < 0) {
         if (thread == 0)
             k->error = r;
-        return; /* all threads return here, since they sort the same ids */
+        return; /* all threads return here, because they sort the same ids */
     }
     if (quantised) {
         x = at_offsets(shared, k->map.x_q);

@@ -104,7 +104,7 @@ static bool layout_fits(const struct mf_shape *s, int stage, int panel)
 
 /* Forms of a step. Gather and activation are loops before and after the oneDNN call of each block. Stage 2
  * has no loop after the call. The forms of stage 2 that would need such a loop are checked only to report why
- * they are not available. */
+ * these forms are not available. */
 enum form { GEMM1, STAGE1, STAGE2, STAGE2_WEIGHTED, STAGE2_OUTPUT, STAGE1_DEQUANT, STAGE2_DEQUANT, N_FORMS };
 
 static const struct mf_fusion_caps around = {
@@ -147,8 +147,8 @@ static enum form form_of(const struct config *c)
 
 typedef int (*each_fn)(void *context, const struct config *c);
 
-/* True if the stage's weights are bf16 or worth dequantising. With `legal`, it is enough that they can be
- * dequantised. */
+/* True if the stage's weights are bf16 or are worth dequantising. With `legal`, also true for weights that
+ * can be dequantised but are not worth it. */
 static bool weight_there(const struct mf_shape *s, int stage, bool legal, struct mf_refusal *ret)
 {
     mf_ops node = MF_OP_BIT(stage == 1 ? MF_NODE_DEQUANT_W1 : MF_NODE_DEQUANT_W2);
@@ -199,7 +199,7 @@ static void sizes_of(const struct config *c, const struct mf_shape *s, size_t *r
     *ret_k = c->stage == 1 ? (size_t)s->model_dim : (size_t)s->inter_dim;
 }
 
-/* Upper bound of the scratchpad: with the row layout, oneDNN packs the weights itself. */
+/* Returns an upper bound of the scratchpad's size: with the row layout, oneDNN packs the weights itself. */
 static size_t scratch_ceiling(const struct config *c, size_t N, size_t K)
 {
     return c->panel == 1 ? align64(K * 64 * 2 * 4 + N * 64 + 65536) : 65536;
@@ -212,7 +212,7 @@ static size_t room_of(const struct config *c, size_t N, size_t K)
     return align64(bm * K * 2) + align64(bm * N * 4) + align64(K * 4) + scratch_ceiling(c, N, K);
 }
 
-/* The weight tensor that a step reads. */
+/* Returns the tensor spec of the weight that a step reads. */
 static struct mf_tensor_spec weight_of(const struct config *c, const struct mf_shape *shape)
 {
     enum mf_tensor w = c->stage == 1 ? MF_TENSOR_W1 : MF_TENSOR_W2;
@@ -499,7 +499,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
 
 struct room {
     uint16_t *a;
-    float *c, *row; /* row: K dequantised values, before conversion into a */
+    float *c, *row; /* `row`: K dequantised values, before their conversion into `a` */
     void *scratch;
 };
 
@@ -521,7 +521,7 @@ static int multiply(const struct mf_kernel *k, int thread, int rows, const void 
     return dnnl_primitive_execute(m->primitive, k->streams[thread], 4, args) == dnnl_success ? 0 : -EIO;
 }
 
-/* The rows of a block as bf16: in place, or gathered and dequantised into the workspace. */
+/* Returns the rows of a block as bf16: in place, or gathered and dequantised into the workspace. */
 static const uint16_t *gather_rows(const struct mf_kernel *k, const struct mf_sorted_view *s, size_t row0,
                                    int rows, const struct room *room)
 {
@@ -619,7 +619,7 @@ static int launch_step(struct mf_kernel *k, const struct mf_launch *l)
     return k->error;
 }
 
-/* Changes nothing else, because opening created a primitive for every row count. */
+/* Sets only the token count, because opening created a primitive for every row count. */
 static void set_token_count(struct mf_kernel *k, int64_t token)
 {
     k->shape.token = token;

@@ -105,7 +105,8 @@ static int load(struct mf_family_plugins *p, const char *path, void *handle, cha
 
 int mf_family_plugin_load(struct mf_family_plugins *p, const char *path, char *why, size_t why_cap)
 {
-    char here[PATH_CAP]; /* dlopen searches the system's folders for a name without a slash */
+    /* the path with a slash, because dlopen searches the system's folders for a name without a slash */
+    char here[PATH_CAP];
     if (p->n == MF_PLUGINS_MAX) {
         mf_format(why, why_cap, "at most %d shared objects can be loaded", MF_PLUGINS_MAX);
         return -E2BIG;

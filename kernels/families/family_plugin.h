@@ -4,9 +4,9 @@
  *
  *     const struct mf_family *mf_family_entry(void);
  *
- * The returned family stays valid while the object is loaded. It must have this build's API version, a
- * unique name, a device kind and the four mandatory callbacks. Otherwise the object is unloaded and the
- * reason reported. */
+ * The returned family stays valid while the object is loaded. The family must have this build's API version,
+ * a unique name, a device kind and the four mandatory callbacks. Otherwise the object is unloaded and the
+ * reason is reported. */
 #pragma once
 
 #include <stddef.h>
@@ -23,11 +23,11 @@ struct mf_family_plugins {
     uint64_t hash; /* hash of the loaded files' bytes, in load order; 0 if no file is loaded */
 };
 
-/* Loads a shared object, which runs code of the object that may crash. On failure, returns -errno and the
+/* Loads a shared object. Loading runs code of the object, which may crash. On failure, returns -errno and the
  * reason in why. */
 int mf_family_plugin_load(struct mf_family_plugins *p, const char *path, char *why, size_t why_cap);
-/* As mf_family_plugin_load, but first loads the object in a child process, so that a crash or hang happens in
- * the child. The calling process must be single-threaded. */
+/* Does the same as mf_family_plugin_load, but first loads the object in a child process, so that a crash or
+ * hang happens in the child. The calling process must be single-threaded. */
 int mf_family_plugin_load_guarded(struct mf_family_plugins *p, const char *path, char *why, size_t why_cap);
 /* Unloads all objects. Their kernels must be closed. */
 void mf_family_plugins_release(struct mf_family_plugins *p);

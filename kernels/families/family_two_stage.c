@@ -183,9 +183,10 @@ static bool form_exists(const struct form *f, const struct mf_shape *s)
     return quantises ? mf_cpu_quantises(s) : f->out != TO_ZW || !s->doweight_stage1;
 }
 
-/* A thread gathers the rows of a block once for all its tiles, and threads synchronise between gemm1 and
- * quant2, so whole rows are available. A thread owns columns of the output and adds all slots of a token. The
- * rows of x that a thread quantises stay in a buffer, which limits the token count. */
+/* True if the fusion rules allow the form. A thread gathers the rows of a block once for all its tiles, and
+ * threads synchronise between gemm1 and quant2, so whole rows are available. A thread owns columns of the
+ * output and adds all slots of a token. The rows of x that a thread quantises stay in a buffer, which limits
+ * the token count. */
 static bool form_allowed(const struct form *f, const struct mf_shape *s, struct mf_refusal *ret)
 {
     const struct mf_fusion_caps caps = {
@@ -213,8 +214,8 @@ static form_set allowed_forms(const struct mf_shape *s)
     return allowed;
 }
 
-/* Calls f for the forms of a stage that read x as the layer provides it. zw costs one multiplication per row
- * more than z, so it is offered in one layout only. */
+/* Calls f for the forms of a stage that read x as the layer provides it. Form zw costs one more
+ * multiplication per row than form z, so zw is offered in one layout only. */
 static int each_form(form_set allowed, struct config c, each_fn f, void *context)
 {
     int r = 0;
@@ -249,8 +250,8 @@ static int each_reach(const struct mf_shape *s, form_set allowed, struct config 
     return r;
 }
 
-/* Number of tile widths to try. It is lower where there are more forms or larger blocks, to bound the tuning
- * time. */
+/* Returns the number of tile widths to try. The number is lower if there are more forms or larger blocks, to
+ * bound the tuning time. */
 static int most_widths(const struct mf_shape *s, const struct config *c)
 {
     if (!streams_weights(c))
@@ -279,7 +280,7 @@ static bool ksplit_legal(const struct mf_shape *s, int ksplit)
     return s->model_dim % ksplit == 0 && s->model_dim / ksplit % MF_SPLIT_K == 0;
 }
 
-/* Expected tiles per thread. */
+/* Returns the expected number of tiles per thread. */
 static double tiles_of_thread(const struct mf_shape *s, int block_n, int threads)
 {
     return mf_layer_expected_active(s) * ((s->inter_dim + block_n - 1) / block_n) / threads;
@@ -307,7 +308,8 @@ static int each_split(const struct mf_shape *s, form_set allowed, struct config 
     return r;
 }
 
-/* Calls f for steps that quantise x. They are for few tokens, so only the two smallest blocks have them. */
+/* Calls f for steps that quantise x. Such steps are for few tokens, so they exist only for the two smallest
+ * block sizes. */
 static int each_from_bf16(form_set allowed, struct config c, each_fn f, void *context)
 {
     int r = 0;
@@ -318,8 +320,8 @@ static int each_from_bf16(form_set allowed, struct config c, each_fn f, void *co
     return r;
 }
 
-/* Calls f for further variants: bf16 x, split-K, x in sorted order, one thread. They exist for few parameter
- * values only, to bound the tuning time. */
+/* Calls f for further variants: bf16 x, split-K, x in sorted order, one thread. These variants exist for few
+ * parameter values only, to bound the tuning time. */
 static int each_further(const struct mf_shape *s, form_set allowed, struct config c, each_fn f, void *context)
 {
     int r = 0, cores = c.threads;
@@ -369,7 +371,8 @@ static int each_of_panel(const struct mf_shape *s, int cores, bool legal, form_s
     return r;
 }
 
-/* legal: include configurations that do not pay. */
+/* Calls f for every configuration of a stage. legal: true includes configurations that are not worth trying.
+ */
 static int each(const struct mf_shape *s, int cores, int stage, bool legal, each_fn f, void *context)
 {
     static const int panels[] = {16, 32, 1};

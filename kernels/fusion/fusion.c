@@ -27,7 +27,7 @@ static void add_read(struct mf_node *n, int buffer, enum mf_rows rows)
     n->reads[n->n_reads++] = (struct mf_access){buffer, rows};
 }
 
-/* Adds the node that dequantises a weight before its GEMM: one matrix per expert. */
+/* Adds the node that dequantises a weight before its GEMM. The node is a list of one matrix per expert. */
 static void add_dequant(struct mf_graph *g, const struct mf_shape *s, int node, int gemm)
 {
     bool first = gemm == MF_OP_GEMM1;
@@ -124,8 +124,8 @@ bool mf_graph_reaches(const struct mf_graph *g, mf_ops from, mf_ops to, mf_ops t
 
 /* --- one pair ------------------------------------------------------------------------------------- */
 
-/* a runs before b. Node c of b reads the output of node p of a. For a horizontal pair p and c are -1, and
- * both sets read `shared`. */
+/* a runs before b. Node c of b reads the output of node p of a. In a horizontal pair, no op of b reads a
+ * result of a: p and c are -1, and both sets read buffer `shared`. */
 struct pair {
     const struct mf_graph *g;
     const struct mf_shape *shape;
@@ -157,7 +157,7 @@ static void print_nodes(mf_ops ops, char buf[NODES_TEXT_MAX])
     }
 }
 
-/* Returns a node outside both sets that reads the output of p, or -1. */
+/* Returns a node outside a and b that reads the output of p, or -1 if there is no such node. */
 static int other_reader(const struct pair *x)
 {
     for (int op = 0; op < MF_NODE_N_; op++) {
@@ -176,7 +176,7 @@ static int template_of(const struct mf_graph *g, mf_ops ops)
     return -1;
 }
 
-/* A rule returns true if it rejects the pair; it writes the reason to why. */
+/* Functions of this type return true and write the reason to `why` if the rule rejects the pair. */
 typedef bool (*rule_fn)(const struct pair *x, char *why, size_t cap);
 
 static bool same(const struct pair *x, char *why, size_t cap)
@@ -246,16 +246,18 @@ static bool two_gemms(const struct pair *x, char *why, size_t cap)
     return first >= 0 && second >= 0 && !x->q->caps->both_gemms;
 }
 
-/* Returns the GEMM of b for which a is a prologue, directly or through ops of b; -1 if there is none. */
+/* Returns the GEMM of b that reads the output of a, directly or through ops of b, so that a can be its
+ * prologue. Returns -1 if there is no such GEMM. */
 static int prologue_target(const struct pair *x)
 {
     int t = template_of(x->g, x->b);
-    if (x->p < 0 || t < 0 || template_of(x->g, x->a) >= 0) /* no dependency, or a is not a prologue */
+    /* no op of b reads a result of a, b has no GEMM, or a has one */
+    if (x->p < 0 || t < 0 || template_of(x->g, x->a) >= 0)
         return -1;
     return t == x->c || mf_graph_reaches(x->g, MF_OP_BIT(x->c), MF_OP_BIT(t), x->b) ? t : -1;
 }
 
-/* Every op of a must be allowed in the prologue of the GEMM. */
+/* Rejects the pair unless every op of a may be in the prologue of the GEMM. */
 static bool prologue(const struct pair *x, char *why, size_t cap)
 {
     int t = prologue_target(x);
@@ -285,12 +287,13 @@ static bool single_use(const struct pair *x, char *why, size_t cap)
     return true;
 }
 
-/* A prologue runs once per tile of columns, so its inputs are read once per such tile. */
+/* A prologue runs once for each tile of columns of the GEMM, and reads its inputs each time. */
 static bool prologue_bytes(const struct pair *x, char *why, size_t cap)
 {
     if (x->p < 0 || x->g->node[x->c].kind != MF_NODE_TEMPLATE || x->q->caps->block_n <= 0 ||
         x->g->node[x->p].kind == MF_NODE_COPY || x->g->node[x->p].kind == MF_NODE_FOREACH ||
-        x->q->caps->both_gemms) /* each column of a weight belongs to one tile */
+        /* a weight is read only once, because each of its columns belongs to one tile */
+        x->q->caps->both_gemms)
         return false;
     const struct mf_node *p = &x->g->node[x->p], *c = &x->g->node[x->c];
     double tiles = (double)((c->cols + x->q->caps->block_n - 1) / x->q->caps->block_n), in = 0;
@@ -305,7 +308,8 @@ static bool prologue_bytes(const struct pair *x, char *why, size_t cap)
     return fused > 1.1 * apart;
 }
 
-/* Returns the ops of b that run on the accumulators of a GEMM of a: all of b, or only c if b has a GEMM. */
+/* Returns the ops of b that run on the accumulators of a GEMM in a: all ops of b, or only c if b also has a
+ * GEMM. */
 static mf_ops epilogue_ops(const struct pair *x)
 {
     if (x->p < 0 || template_of(x->g, x->a) < 0 || x->g->node[x->c].kind == MF_NODE_TEMPLATE)
@@ -328,7 +332,7 @@ static bool epilogue(const struct pair *x, char *why, size_t cap)
     return false;
 }
 
-/* The reader must use the row order of the writer. */
+/* Rejects the pair unless the reader uses the row order of the writer. */
 static bool rows_match(const struct pair *x, char *why, size_t cap)
 {
     static const char *const spaces[] = {"token", "slot", "sorted", "index", "expert"};
@@ -387,7 +391,7 @@ static bool mutation(const struct pair *x, char *why, size_t cap)
 static bool block_memory(const struct pair *x, char *why, size_t cap)
 {
     if (x->p < 0 || x->q->caps->block_bytes <= 0 || x->g->node[x->p].kind == MF_NODE_FOREACH)
-        return false; /* a weight is not part of a block's rows, because the kernel streams it */
+        return false; /* a weight takes no room in a block's rows, because the kernel streams it */
     double bytes = 4.0 * x->q->block_m * (double)x->g->node[x->p].cols;
     mf_format(why, cap, "%d rows of %lld values between %s and %s take %.0f bytes, but a block can hold %.0f",
               x->q->block_m, (long long)x->g->node[x->p].cols, name(x->p), name(x->c), bytes,
@@ -395,7 +399,7 @@ static bool block_memory(const struct pair *x, char *why, size_t cap)
     return bytes > x->q->caps->block_bytes;
 }
 
-/* Returns the length of the lists if all of these nodes are lists; otherwise 0. */
+/* Returns the number of matrices of these nodes if all nodes are lists, otherwise 0. */
 static int64_t common_list_length(const struct mf_graph *g, mf_ops ops)
 {
     int64_t length = 0;
@@ -420,7 +424,7 @@ static bool same_list_length(const struct pair *x, char *why, size_t cap)
     return a != b || !x->q->caps->lists;
 }
 
-/* Does not apply to two lists, because they share only their launch. */
+/* Does not apply to two lists, which share only their launch. */
 static bool horizontal(const struct pair *x, char *why, size_t cap)
 {
     if (common_list_length(x->g, x->a) > 0 && common_list_length(x->g, x->b) > 0)
@@ -432,7 +436,7 @@ static bool horizontal(const struct pair *x, char *why, size_t cap)
     return x->p < 0 && x->shared < 0;
 }
 
-/* Order: node kinds, then general rules, then capabilities of the family. */
+/* Rules on node kinds come first, then general rules, then rules on the capabilities of the family. */
 /* clang-format off */
 #define RULES(X)                                                                            \
     X(same, "same", "are the two op sets disjoint?")                                        \
@@ -475,7 +479,7 @@ static struct pair make_pair(const struct mf_graph *g, const struct mf_shape *sh
             int buffer = g->node[c].reads[i].buffer;
             if (!has(a, buffer))
                 continue;
-            /* The largest intermediate result represents the pair. Fusing saves the write and the read of
+            /* The largest intermediate result represents the pair. `saved` counts the write and the read of
              * every intermediate result. */
             x.saved += 2 * g->node[buffer].bytes;
             if (x.p < 0 || g->node[buffer].bytes > g->node[x.p].bytes) {
@@ -532,8 +536,8 @@ struct best_pair {
     double saved;
 };
 
-/* Fuses the sets in rounds until no pair is allowed. Returns the number of remaining sets. *ret_no: the
- * rejection of the pair that would have saved the most traffic. */
+/* Fuses the sets in rounds until no pair is allowed. Returns the number of remaining sets. *ret_no is the
+ * verdict on the rejected pair that would have saved the most traffic. */
 static int fuse(const struct mf_graph *g, const struct mf_shape *shape, const struct mf_fusion_question *q,
                 mf_ops *sets, int n, struct mf_fusion_verdict *ret_no, mf_fusion_refused refuse,
                 void *context)
@@ -614,7 +618,7 @@ bool mf_fusion_allows(const struct mf_shape *shape, const struct mf_fusion_quest
     return n <= 1;
 }
 
-/* Returns the first set that depends on no other set; 0 if the sets form a cycle. */
+/* Returns the index of the first set that depends on no other set, or 0 if the sets form a cycle. */
 static int next_to_run(const struct mf_graph *g, const mf_ops *sets, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -627,7 +631,7 @@ static int next_to_run(const struct mf_graph *g, const mf_ops *sets, int n)
     return 0;
 }
 
-/* Sorts kernels so that each runs after the kernels whose results it reads. */
+/* Sorts kernels so that each kernel comes after the kernels whose results it reads. */
 static void sort_sets(const struct mf_graph *g, mf_ops *sets, int n)
 {
     for (int i = 0; i < n; i++) {

@@ -38,7 +38,7 @@ static const char *find_error(const struct mf_align *a)
     return NULL;
 }
 
-/* Fills the rows and blocks after those in use with padding. */
+/* Fills the rows and blocks that follow the rows in use with padding. */
 static void fill_tail(const struct mf_align_out *out, int64_t in_use, int64_t rows, int32_t block,
                       int32_t pad)
 {

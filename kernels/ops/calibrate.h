@@ -1,11 +1,11 @@
-/* Calibration: computes the two global factors of formats that have them (NVFP4) from warm-up batches. x is
+/* Calibration for NVFP4, which has global factors: computes the factors of x and h from warm-up batches. x is
  * multiplied by the first factor before it is quantised for gemm1, and h by the second factor before it is
- * quantised for gemm2. Checkpoints store the inverses (ModelOpt's input_scale). With too few batches, later
- * data may exceed the calibrated range, and its scales saturate.
+ * quantised for gemm2. Checkpoints store the inverses of the factors (ModelOpt's input_scale). With too few
+ * warm-up batches, later values may exceed the calibrated range, so that their scales saturate.
  *
  *     struct mf_calibration c = {0};
  *     for each warm-up batch: mf_calibrate(&c, &batch, why, sizeof(why));
- *     mf_calibration_factors(&c, codec, margin, factors, why, sizeof(why));      the tensor spec `calib` */
+ *     mf_calibration_factors(&c, codec, margin, factors, why, sizeof(why));   contents of `calib` */
 #pragma once
 
 #include <stdint.h>
@@ -14,7 +14,7 @@
 #include "kernels/reference/reference.h"
 
 struct mf_calibration {
-    float x_amax, h_amax; /* largest magnitudes so far */
+    float x_amax, h_amax; /* largest magnitudes in all batches so far */
     int64_t batches, tokens;
 };
 
@@ -22,7 +22,7 @@ struct mf_calibration {
  * unsupported formats or if x or h has a value that is not finite; such a batch is ignored. Returns -ENOMEM
  * if out of memory. */
 int mf_calibrate(struct mf_calibration *c, const struct mf_layer_data *batch, char *why, size_t why_cap);
-/* Computes the factors for `margin` times the observed magnitudes (1: no margin). Returns -ENODATA if no
- * batch was added, or -EINVAL if margin is not positive. */
+/* Computes the factors for magnitudes that are `margin` times the observed ones. With a margin of 1, larger
+ * values saturate. Returns -ENODATA if no batch was added, or -EINVAL if margin is not positive. */
 int mf_calibration_factors(const struct mf_calibration *c, const struct mf_codec *codec, float margin,
                            float ret[2], char *why, size_t why_cap);

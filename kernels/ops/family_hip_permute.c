@@ -1,15 +1,17 @@
 /* Family permute on GPUs: moves rows into expert order and back, for GEMMs that read and write expert order.
- * The built-in GEMMs do not, because family two_stage gathers rows itself and writes by slot. The family is
- * enumerated only if `--families` names it.
+ * The built-in GEMMs do not use these steps, because family two_stage gathers rows itself and writes them in
+ * slot order. The family is enumerated only if `--families` names it.
  *
- *     gather_m16            gather x, in any format, one read per row of expert order
- *     gather_once_m16       read each token's row once, write it to all its places
- *     gather_bulk_m16       the same with TMA copies
- *     quant1_gather_m16     quantise each token's bf16 row once, write it to all its places
- *     sort_gather_m16       sort and gather_once in one launch, for few routes
- *     act_m16               apply the activation to gate and up in expert order, write h
- *     unpermute_z_m16, unpermute_zw_m16    sum a token's rows times its routing weights; sum weighted rows
- *     unpermute_few_z_m16, unpermute_few_zw_m16    the same for few routes */
+ *     gather_m16            gathers x, in any format; reads a token's row once for each of its places
+ *     gather_once_m16       reads each token's row once and writes it to all its places
+ *     gather_bulk_m16       the same as gather_once_m16 with TMA copies
+ *     quant1_gather_m16     quantises each token's bf16 row once and writes it to all its places
+ *     sort_gather_m16       does the sort and gather_once in one launch, for few routes
+ *     act_m16               applies the activation to gate and up in expert order and writes h
+ *     unpermute_z_m16       sums a token's rows, multiplied by its routing weights
+ *     unpermute_zw_m16      sums a token's rows, which are already weighted
+ *     unpermute_few_z_m16, unpermute_few_zw_m16
+ *                           the same as unpermute_z and unpermute_zw, for few routes */
 #include <errno.h>
 #include <string.h>
 
@@ -19,14 +21,14 @@
 #include "kernels/gpu/src/args.h"
 
 #define THREADS     256
-#define BLOCKS_MOST 6 /* maximum resident blocks per SM or CU, any kind */
-/* up to this number of routes, sorting in every block is faster than synchronising blocks */
+#define BLOCKS_MOST 6 /* maximum resident blocks per SM or CU, for all kinds of kernels */
+/* up to this number of routes, it is faster to sort in every block than to synchronise the blocks */
 #define ROUTES_MAX  1024
-#define EXPERTS_MAX 512   /* shared memory holds a count per expert and warp */
-#define SORTING_MAX 512   /* threads of a sorting block */
-#define ROWS_MAX    16384 /* rows that every block searches for its routes */
+#define EXPERTS_MAX 512   /* shared memory holds one counter per expert and warp */
+#define SORTING_MAX 512   /* maximum threads of a block that sorts */
+#define ROWS_MAX    16384 /* maximum number of rows, because every block searches all rows for its routes */
 #define BULK_WAVES  4
-#define BULK_DEPTH  4    /* copies in flight per warp, as in permute_hopper.hip */
+#define BULK_DEPTH  4    /* asynchronous copies in flight per warp, as in permute_hopper.hip */
 #define BULK_PIECE  4096 /* maximum bytes per copy */
 
 enum kind {
@@ -46,8 +48,8 @@ enum kind {
 /* clang-format off */
 static const struct {
     const char *word, *source, *function;
-    bool back, weighted, few; /* weighted: the input is weighted z */
-    bool by_map;              /* uses the inverse map: route to row */
+    bool back, weighted, few; /* weighted: the input is z already multiplied by the routing weights */
+    bool by_map;              /* true: the kernel uses the inverse map, from route to row */
 } kinds[N_KINDS] = {
     [GATHER] = {"gather", "permute.hip", "mf_gather"},
     [GATHER_ONCE] = {"gather_once", "permute.hip", "mf_permute", .by_map = true},
@@ -75,7 +77,8 @@ struct plan {
     int parts;
 };
 
-/* True if the step applies routing weights. With doweight_stage1, z already contains them. */
+/* True if the step applies routing weights. With doweight_stage1 no step does, because z already contains the
+ * weights. */
 static bool weighs(const struct mf_shape *s, enum kind kind)
 {
     return kinds[kind].back && !kinds[kind].weighted && !s->doweight_stage1;
@@ -87,7 +90,7 @@ static const struct mf_codec *codec_of(const struct mf_shape *s)
     return mf_codec_find(x.format, x.scale);
 }
 
-/* Bytes of an input row; for act, of an output row. */
+/* Returns the bytes of an input row or, for act, of an output row. */
 static size_t row_bytes(enum kind kind, const struct mf_shape *s)
 {
     if (kind == ACT)
@@ -170,7 +173,8 @@ static void describe_act(const struct config *c, const struct mf_shape *shape, s
     s->flops = values * 8;
 }
 
-/* Bytes of the map from route to row. In the workspace, the maximum of each block follows the map. */
+/* Returns the bytes of the map from route to row. In the workspace, the map is followed by the maximum of
+ * each block. */
 static size_t map_bytes(const struct mf_shape *s)
 {
     return ((size_t)(s->token * s->topk) * sizeof(mf_i32) + 63) / 64 * 64;
@@ -194,7 +198,7 @@ static void describe(const struct config *c, const struct mf_shape *shape,
     *ret = s;
 }
 
-/* Callbacks for every step and for every refused kind. A non-zero result stops the enumeration. */
+/* Callbacks: one for each step and one for each refused kind. A non-zero result stops the enumeration. */
 struct each {
     const struct mf_device_info *device;
     const struct mf_shape *shape;
@@ -203,8 +207,9 @@ struct each {
     void *context;
 };
 
-/* Blocks synchronise between passes over the rows, so one step can compute an order or a scale of all rows
- * and use it. A thread owns columns of the output, so it can accumulate. */
+/* Returns whether the fusion rules allow the step. Blocks synchronise between passes over the rows, so that
+ * one step can compute an order or a scale of all rows and then use it. A thread is the only writer of its
+ * output columns, so that it can accumulate. */
 static bool may_cover(const struct mf_shape *s, const struct mf_step *step, struct mf_refusal *no)
 {
     static const struct mf_fusion_caps caps = {
@@ -212,7 +217,8 @@ static bool may_cover(const struct mf_shape *s, const struct mf_step *step, stru
     return mf_cpu_may_cover(s, step->covers, step->block_m, &caps, no);
 }
 
-/* Reports a refusal once per kind, because its reason also applies to the larger blocks. */
+/* Calls back for every block size of a kind. Reports a refusal only once per kind, because its reason also
+ * applies to larger blocks. */
 static int each_block(const struct each *e, enum kind kind)
 {
     for (size_t b = 0; b < MF_ARRAY_LEN(block_ms); b++) {
@@ -276,7 +282,8 @@ static int match_name(void *context, const struct mf_step *step, const struct co
 
 /* ---- code ---- */
 
-/* Resident blocks per SM or CU; the registers hold all slots of a chunk. */
+/* Returns the resident blocks per SM or CU. Their number is limited by the registers, which hold all slots of
+ * a chunk. */
 static int blocks_sm(const struct config *c, const struct mf_shape *s)
 {
     if (c->kind == GATHER_BULK)
@@ -294,7 +301,7 @@ static int routes_of(const struct mf_shape *s)
     return routes;
 }
 
-/* sort_gather sorts one route per thread. unpermute_few uses small blocks for few routes, to occupy more
+/* sort_gather sorts one route per thread. unpermute_few uses small blocks, so that few routes occupy more
  * SMs. */
 static int threads_of(const struct config *c, const struct mf_shape *s)
 {
@@ -364,14 +371,14 @@ static int find(const struct mf_family *f, const struct mf_device_info *device, 
 
 /* ---- launches ---- */
 
-/* Shared memory: BULK_DEPTH pieces of a row and their mbarriers per warp. */
+/* Returns the shared memory of a block: per warp, BULK_DEPTH pieces of a row and their mbarriers. */
 static uint32_t bulk_shared(const struct mf_shape *s)
 {
     size_t chunks = row_bytes(GATHER_BULK, s) / 16, pieces = (chunks * 16 + BULK_PIECE - 1) / BULK_PIECE;
     return (uint32_t)(BULK_WAVES * BULK_DEPTH * ((chunks + pieces - 1) / pieces * 16 + sizeof(uint64_t)));
 }
 
-/* Number of threads that divide the slots of a chunk among them, limited by the resident threads. */
+/* Returns the number of threads that share the slots of a chunk, limited by the resident threads. */
 static int parts_of(const struct config *c, const struct mf_shape *s, const struct mf_grid *g)
 {
     int64_t chunks = s->token * (int64_t)(row_bytes(c->kind, s) / 16), threads = (int64_t)g->x * g->block;
@@ -381,7 +388,7 @@ static int parts_of(const struct config *c, const struct mf_shape *s, const stru
     return parts;
 }
 
-/* Number of resident blocks that have work. sort_gather also needs one warp per expert. */
+/* Returns the number of resident blocks that have work. sort_gather also requires one warp per expert. */
 static uint32_t blocks_of(const struct config *c, const struct mf_shape *s, const struct mf_grid *g,
                           int parts)
 {
@@ -395,7 +402,8 @@ static uint32_t blocks_of(const struct config *c, const struct mf_shape *s, cons
     return (uint32_t)MF_MAX(MF_MIN((int64_t)g->x, work), 1);
 }
 
-/* The numbers of threads and routes are compiled in. The parts and blocks are also valid for fewer tokens. */
+/* The numbers of threads and routes are compiled into the kernel. The parts and blocks set here are also
+ * valid for a smaller token count. */
 static void set_grid(struct mf_kernel *k)
 {
     struct plan *plan = k->plan;
@@ -430,7 +438,8 @@ static int launch_act(const struct mf_kernel *k, const struct mf_launch *l)
     return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
 }
 
-/* Scales and NVFP4's global factor: copied from the input, or computed by quant1_gather. */
+/* Sets the addresses of the scales and of NVFP4's global factor, which are copied from the input or computed
+ * by quant1_gather. */
 static void set_scales(const struct mf_kernel *k, const struct mf_launch *l, struct mf_hip_permute_args *a)
 {
     const struct mf_codec *codec = codec_of(&k->shape);

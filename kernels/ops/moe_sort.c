@@ -4,7 +4,7 @@
 
 #include "kernels/core/tensors.h"
 
-#define TOKENS_MAX ((1 << 24) - 1) /* the token number of padding is `tokens`, which must fit 24 bits */
+#define TOKENS_MAX ((1 << 24) - 1) /* `tokens` is the token number of padding and must fit into 24 bits */
 #define TOPK_MAX   255
 
 int64_t mf_moe_sort_rows(const struct mf_moe_sort *s)

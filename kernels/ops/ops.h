@@ -2,12 +2,12 @@
  * contract, shapes, layouts and source of its operators.
  *
  *   align.h             moe_align_block_size (vLLM, SGLang): sorts routed tokens into blocks of one expert
- *   moe_sort.h          moe_sorting (AITER): sorts likewise, with padding rows and weights
- *   permute.h           row copies that the permute contracts share
+ *   moe_sort.h          moe_sorting (AITER): the same with the weights of the routes
+ *   permute.h           copies rows; used by all permute operators
  *   permute_vllm.h      moe_permute (vLLM)
  *   permute_megatron.h  permute, unpermute (Megatron-Core, Transformer Engine)
  *   permute_ascend.h    MoeTokenPermuteWithEP, MoeTokenUnpermuteWithEP (CANN)
- *   quant_move.h        permute and unpermute of quantised rows, which they dequantise
+ *   quant_move.h        permute and unpermute that dequantise quantised rows
  *   shuffle.h           orders of weights and scales that external kernels expect (AITER, cuBLAS)
  *   calibrate.h         the two global activation factors of NVFP4, computed from sample batches
  *

@@ -19,7 +19,7 @@ static void copy_plain(void *to, const void *from, size_t bytes)
 
 #if defined(__x86_64__)
 
-/* Returns the number of bytes up to the first cache line boundary, at most `bytes`. */
+/* Returns the number of bytes before the first cache line boundary in `to`, but at most `bytes`. */
 static size_t head_bytes(const void *to, size_t bytes)
 {
     size_t head = (64 - (uintptr_t)to % 64) % 64;
@@ -45,7 +45,7 @@ __attribute__((target("avx512f"))) static void copy_avx512(void *to, const void 
     memcpy((char *)to + i, (const char *)from + i, bytes - i);
 }
 
-/* Uses only SSE2, which every x86-64 CPU has: four stores per cache line. */
+/* Fills a cache line with four SSE2 stores. Every x86-64 CPU has SSE2. */
 static void copy_sse2(void *to, const void *from, size_t bytes)
 {
     size_t i = head_bytes(to, bytes);
@@ -113,7 +113,8 @@ static void permute_token(const struct permutation *x, int64_t t, int64_t from, 
     }
 }
 
-/* Divides routes, not tokens, among threads, so that several threads can share one token with many slots. */
+/* Divides the routes, instead of the tokens, among the threads, so that several threads can share a token
+ * with many slots. */
 static void permute_thread(void *context, int thread, int n_threads)
 {
     const struct permutation *x = context;
@@ -135,22 +136,23 @@ void mf_permute_rows(const struct mf_permute *p, int threads)
 
 /* ---- unpermute ---- */
 
-#define LANES      64   /* elements summed at once: two cache lines of bf16, four vectors of 16 floats */
-#define PIECE_COLS 4096 /* columns that are summed over all slots at a time; few enough for the L1 cache */
+#define LANES 64 /* elements summed at once: two cache lines of bf16, four vectors of 16 floats */
+/* columns that are summed over all slots at a time, few enough to stay in the L1 cache */
+#define PIECE_COLS 4096
 
 typedef float v16 __attribute__((vector_size(64)));
 typedef uint32_t v16u __attribute__((vector_size(64)));
 
-/* Rounds floats to bf16 in the high half of each word; the low half is undefined. Arguments are passed by
- * reference because the ABI of vectors passed by value depends on the instruction set. */
+/* Rounds floats to bf16. The result is in the high half of each word; the low half is undefined. Arguments
+ * are passed by reference because the ABI of vectors passed by value depends on the instruction set. */
 MF_VECTOR_INLINE void round_bf16(const v16 *f, v16u *ret)
 {
     v16u u = (v16u)*f, nan = (v16u)((u & 0x7fffffff) > 0x7f800000);
     *ret = (nan & (u | 0x400000)) | (~nan & (u + 0x7fff + (u >> 16 & 1)));
 }
 
-/* y[i] = sum of w[j] · rows[j][i] for i < n. Each word holds two elements, the even one in its low half.
- * Prefetches the n_next rows of the next token. */
+/* Computes y[i] = sum of w[j] · rows[j][i] for i < n. Each word holds two elements, the element with the even
+ * index in the low half. Prefetches the n_next rows of the next token. */
 MF_VECTOR_BODY(static, void, sum_rows,
                (const uint16_t *const *rows, const float *w, int k, const uint16_t *const *next, int n_next,
                 size_t n, uint16_t *y),
@@ -188,7 +190,7 @@ MF_VECTOR_BODY(static, void, sum_rows,
                    }
                })
 
-#define SLOTS 32 /* maximum number of a token's slots that sum_rows adds */
+#define SLOTS 32 /* maximum number of rows that one call of sum_rows adds */
 
 struct sources {
     const uint16_t *row[SLOTS];
@@ -197,7 +199,7 @@ struct sources {
 };
 
 /* Collects the rows of a token's slots, at most SLOTS rows, starting at slot `from`. Returns the slot after
- * the last one that was examined. */
+ * the last slot that was examined. */
 static int32_t find_sources(const struct mf_unpermute *u, int64_t t, int32_t from, struct sources *s)
 {
     int32_t j = from;
@@ -211,7 +213,7 @@ static int32_t find_sources(const struct mf_unpermute *u, int64_t t, int32_t fro
     return j;
 }
 
-/* Sums more than SLOTS rows in fp32, over at most PIECE_COLS columns. */
+/* Sums a token's rows in fp32 if it has more than SLOTS of them, for at most PIECE_COLS columns. */
 static void sum_many(const struct mf_unpermute *u, int64_t t, size_t from, size_t n, uint16_t *to)
 {
     float sum[PIECE_COLS];
@@ -256,7 +258,8 @@ static void unpermute_token(const struct restoration *x, int64_t t, bool has_nex
     }
 }
 
-/* Divides tokens among threads or, if there are few tokens, columns. Both give the same sums. */
+/* Divides the tokens among the threads or, if there are few tokens, the columns. Both divisions give the same
+ * sums. */
 static void unpermute_thread(void *context, int thread, int n_threads)
 {
     const struct restoration *x = context;

@@ -6,7 +6,7 @@
 #include "common/base/cleanup.h"
 #include "kernels/core/quant.h"
 
-/* limit of ids and of routes: CANN sorts them as floats, which represent integers up to this one exactly */
+/* largest id and number of routes: CANN sorts ids as floats, which represent integers up to 2^24 exactly */
 #define ID_MAX     16777214
 #define TOPK_MAX   512
 #define RADIX_BITS 12
@@ -67,7 +67,7 @@ int64_t mf_ascend_rows(const struct mf_ascend *a, const char **ret_why)
     return row_range(a).last - row_range(a).first;
 }
 
-/* Space for the counters and, for ids of two digits, an order of all routes. */
+/* Returns the bytes of space for the counters and, if ids have two digits, for an order of all routes. */
 size_t mf_ascend_workspace(const struct mf_ascend *a)
 {
     return (RADIX + (size_t)routes_of(a)) * sizeof(int32_t);
@@ -83,8 +83,8 @@ static void prefix(int32_t *counts)
     }
 }
 
-/* Computes the row of each route in stable order of its id, by radix sort. Ids of one digit need one pass.
- * Ids of two digits need two: the first pass orders the routes by the low digit, and the second pass goes
+/* Computes the row of each route by a stable radix sort of the ids. Ids of one digit require one pass. Ids of
+ * two digits require two passes: the first pass orders the routes by the low digit, and the second pass goes
  * through them in that order and sorts by the high digit. */
 static void invert_stable_sort(const struct mf_ascend *a, int32_t *workspace, int32_t *inverse)
 {

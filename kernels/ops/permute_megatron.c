@@ -37,7 +37,7 @@ static const char *find_error(const struct mf_megatron *m)
     return NULL;
 }
 
-/* Counts the routes of each expert that keep a row. */
+/* Counts for each expert the routes that get a row. */
 static void count_kept(const struct mf_megatron *m, int64_t *per_expert)
 {
     int64_t left = m->num_out_tokens < 0 || m->drop_and_pad ? INT64_MAX : m->num_out_tokens;
@@ -83,7 +83,7 @@ static void map_row(const struct mf_megatron *m, const struct mf_megatron_map *o
         out->row_of[token * m->experts + expert] = (int32_t)row;
 }
 
-/* Maps the rows of one expert: its first `kept` routed tokens, then padding up to `end`. */
+/* Maps the rows of one expert: its first `kept` routed tokens, then padding up to row `end`. */
 static void map_expert(const struct mf_megatron *m, const struct mf_megatron_map *out, int32_t e, int64_t row,
                        int64_t kept, int64_t end)
 {
@@ -129,7 +129,7 @@ struct padding {
     bool stream;
 };
 
-/* Fills padding rows with a token that is not routed to the expert, or with zeros. */
+/* Fills each padding row with zeros or with the row of a token that is not routed to the expert. */
 static void pad_thread(void *context, int thread, int n_threads)
 {
     const struct padding *p = context;

@@ -31,7 +31,7 @@ static const char *find_error(const struct mf_vllm_permute *p)
     return NULL;
 }
 
-/* Marks each row with its local expert, and padding and tail with -1. */
+/* Sets m_indices: the local expert of each row, or -1 for padding and tail. */
 static void mark_rows(const struct mf_vllm_permute *p, const struct mf_vllm_permuted *out)
 {
     for (int64_t row = 0; row < mf_vllm_rows(p); row++)

@@ -14,7 +14,8 @@ struct job {
     float *workspace;
 };
 
-/* Two rows of floats per thread, decoded values and sums, each in its own cache lines. */
+/* Returns the floats in a thread's workspace: a row of decoded values and a row of sums, without shared cache
+ * lines. */
 static size_t floats_of_thread(size_t width)
 {
     return 2 * ((width + 15) / 16 * 16);

@@ -12,7 +12,8 @@ static size_t round_up(size_t n, size_t step)
     return (n + step - 1) / step * step;
 }
 
-/* Rows and columns must be multiples of these numbers, or are padded to multiples if `pads` is true. */
+/* If `pads` is true, rows and columns are padded to multiples of these numbers. Otherwise the matrix must
+ * have such multiples of rows and columns. */
 struct granularity {
     size_t rows, cols;
     bool pads;
@@ -68,14 +69,16 @@ static size_t index_16x16(const struct mf_shuffle_size *z, size_t n, size_t k)
     return ((n / 16 * (z->cols / 32) + k / 32) * parts + k % 32 / kp) * 16 * kp + n % 16 * kp + k % kp;
 }
 
-/* View (N0, 16, K0, 4, 16) is stored as (N0, K0, 4, 16, 16); with gate and up, (2, N0, …) as (N0, 2, …). */
+/* The matrix, viewed as (N0, 16, K0, 4, 16), is stored as (N0, K0, 4, 16, 16). With gate and up, the view (2,
+ * N0, …) is stored as (N0, 2, …). */
 static size_t index_a16w4(const struct mf_shuffle_size *z, bool gate_up, size_t n, size_t k)
 {
     size_t half = z->rows / 2, block = gate_up ? n % half / 16 * 2 + n / half : n / 16;
     return (((block * (z->cols / 64) + k / 64) * 4 + k % 64 / 16) * 16 + n % 16) * 16 + k % 16;
 }
 
-/* View (2, N1, 2, 16, K1, 2, 4) is stored as (N1, K1, 4, 16, 2, 2). The first dimension is gate and up. */
+/* The matrix, viewed as (2, N1, 2, 16, K1, 2, 4), is stored as (N1, K1, 4, 16, 2, 2). The first dimension of
+ * the view is gate and up. */
 static size_t index_a16w4_scale(const struct mf_shuffle_size *z, size_t n, size_t k)
 {
     size_t half = z->rows / 2, g = n / half, r = n % half;
@@ -166,7 +169,7 @@ void mf_int4_unpack_a16wi4(const uint8_t in[4], int8_t v[8])
     }
 }
 
-/* Element that each nibble stores, from the highest nibble. */
+/* index of the value that each nibble holds, from the highest nibble on */
 static const int w4a8_order[8] = {0, 2, 4, 6, 1, 3, 5, 7};
 
 uint32_t mf_int4_pack_w4a8(const int8_t e[8])

@@ -1,17 +1,16 @@
-/* Orders in which external kernels expect weights and scales, as index formulas applied to whole matrices.
- * Each order is a permutation of elements, given by the place of element (row, column). Padding holds the
- * order's fill value. Sources: ROCm/aiter (ops/shuffle.py, fused_moe.py), NVIDIA (cuBLAS block scaling,
- * "32_4_4"), FlashInfer.
+/* Reorders weights and scales as external kernels expect them. Each order is defined by a formula for the
+ * position of element (row, column). Each order has its own fill value for padding. Sources: ROCm/aiter
+ * (ops/shuffle.py, fused_moe.py), NVIDIA (cuBLAS block scaling, "32_4_4"), FlashInfer.
  *
  *   16x16       shuffle_weight(layout=(16,16)): tiles of 16 rows, with K in parts of 16 bytes (int4: of 32
  *               values)
  *   a16w4       shuffle_weight_a16w4: tiles of 16 rows by 4 parts of 16 bytes of K; with gate_up, tiles of
  *               16 gate rows alternate with tiles of the corresponding 16 up rows
- *   a16w4_scale the matching order of the e8m0 scales of w1, [rows, K/32]
+ *   a16w4_scale the e8m0 scales [rows, K/32] of w1, in an order that matches a16w4
  *   e8m0        e8m0_shuffle: rows padded to 256, columns to 8
  *   e8m0_1250   gfx1250: tiles of 32 rows by 4 columns, padded with 0x7f
  *   32_4_4      NVFP4 swizzle: rows padded to 128, columns to 4, with zeros; each expert begins a new matrix
- *   8_4         the small variant of 32_4_4: rows padded to 8
+ *   8_4         the variant of 32_4_4 for few rows: rows padded to 8
  *
  * A kernel that reads weights in the wrong order computes plausible but wrong values, so the order is always
  * part of a layout's name. */
@@ -36,19 +35,20 @@
 /* clang-format on */
 MF_NAMES_DECLARE(mf_shuffle, MF_SHUFFLE_, MF_SHUFFLE_MAP);
 
-/* The matrix of one expert. Columns count elements: bytes for a8w8, 16-bit elements for bf16, bytes of two
- * values each for four-bit formats. */
+/* The size of one expert's matrix. Columns count elements: bytes for a8w8, 16-bit elements for bf16, and
+ * bytes that hold two values for four-bit formats. */
 struct mf_shuffle_size {
     size_t rows, cols;
     int element_bytes; /* 1 or 2 */
-    bool four_bit;     /* int4 with 16x16: cols counts values, and parts have 32 values */
+    /* true for int4 with 16x16: cols counts values, and K is divided into parts of 32 values */
+    bool four_bit;
 };
 
-/* True if the order supports the size; otherwise returns false with the reason in why. */
+/* Returns true if the order supports the size, otherwise false with the reason in why. */
 bool mf_shuffle_legal(enum mf_shuffle s, const struct mf_shuffle_size *size, char *why, size_t why_cap);
 /* Returns the number of elements of the shuffled matrix, including padding. */
 size_t mf_shuffle_elements(enum mf_shuffle s, const struct mf_shuffle_size *size);
-/* Returns the place of element (row, col). */
+/* Returns the position of element (row, col) in the shuffled matrix. */
 size_t mf_shuffle_index(enum mf_shuffle s, const struct mf_shuffle_size *size, size_t row, size_t col);
 /* Shuffles the matrices of `experts` experts, stored one after the other. `to` has mf_shuffle_elements()
  * elements per expert. Elements have one or two bytes. For four-bit values with 16x16 use
@@ -64,10 +64,11 @@ void mf_shuffle_undo(enum mf_shuffle s, const struct mf_shuffle_size *size, size
  * v4 << 4 | v0, v5 << 4 | v1, v6 << 4 | v2, v7 << 4 | v3. */
 void mf_int4_pack_a16wi4(const int8_t v[8], uint8_t out[4]);
 void mf_int4_unpack_a16wi4(const uint8_t in[4], int8_t v[8]);
-/* Returns AITER's w4a8 word, which holds e0 e2 e4 e6 e1 e3 e5 e7 from the highest nibble. */
+/* Packs eight int4 values into AITER's w4a8 word. From the highest nibble on, the word holds e0 e2 e4 e6 e1
+ * e3 e5 e7. */
 uint32_t mf_int4_pack_w4a8(const int8_t e[8]);
 void mf_int4_unpack_w4a8(uint32_t word, int8_t e[8]);
-/* Converts a value of GPTQ's uint4b8 format, which has an offset of 8. */
+/* Converts a value of GPTQ's uint4b8 format, which stores the value plus 8. */
 static inline int8_t mf_int4_from_uint4b8(uint8_t nibble)
 {
     return (int8_t)((int)(nibble & 15) - 8);
@@ -80,7 +81,7 @@ static inline size_t mf_int4_scale_index(size_t n_rows, size_t n, size_t g)
 
 /* --- conversion of e4m3fn to e4m3fnuz --- */
 
-/* Converts e4m3fn bytes in place. The caller must double the scales, because the same bits mean half the
- * value in e4m3fnuz. Only one byte changes: 0x80 (-0, but NaN in e4m3fnuz) becomes 0x00. Returns the number
- * of NaNs (0x7f, 0xff), which have no equivalent. */
+/* Converts e4m3fn bytes in place. The caller must double the scales, because the same bits represent half the
+ * value in e4m3fnuz. Only bytes of value 0x80 change: 0x80 is -0 in e4m3fn but NaN in e4m3fnuz, and becomes
+ * 0x00. Returns the number of NaNs (0x7f, 0xff), which the conversion cannot represent. */
 size_t mf_fp8fn_to_fnuz(uint8_t *codes, size_t n);

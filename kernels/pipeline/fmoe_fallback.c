@@ -16,7 +16,7 @@ struct offered {
     struct mf_offer offer; /* must be first: the callbacks cast its address to this struct */
     const struct mf_device *device;
     const struct mf_shape *shape;
-    const char *layout[2]; /* layouts of w1 and w2; NULL: any */
+    const char *layout[2]; /* required layouts of w1 and w2; NULL: any layout */
     struct mf_step *steps;
     double *us;
     size_t n, cap_steps, cap_us;
@@ -24,8 +24,8 @@ struct offered {
 
 /* ---- estimates ---- */
 
-/* Peak rates for the roofline estimate: measured rates if the device has them, otherwise nominal ones, of
- * which only the ratio matters. */
+/* Peak rates for the roofline estimate: measured rates if the device has them, otherwise nominal rates. Only
+ * the ratio of the nominal rates matters. */
 struct balance {
     double gflops, gbs, gap_us;
 };
@@ -39,7 +39,7 @@ static struct balance balance_of(const struct mf_device *d)
     return strcmp(d->ops->kind, "cpu") == 0 ? cpu : gpu;
 }
 
-/* Returns the CPU threads of a step, from "_t<N>" in its name; 1 if the name has no such part. */
+/* Returns the number of CPU threads of a step: N in "_t<N>" in its name, or 1 if its name has no "_t<N>". */
 static double threads_of(const struct mf_step *step)
 {
     double threads = 1;
@@ -53,9 +53,10 @@ static double threads_of(const struct mf_step *step)
     return threads;
 }
 
-/* reading cached weights again is this many times faster than reading them from memory */
+/* reading weights from a cache is this many times faster than reading them from memory */
 #define CACHE_SPEEDUP 4
-/* Compute and memory time overlap: 1/OVERLAP of the shorter time is added to the longer time. */
+/* Compute time and memory time overlap. The estimate is the longer time plus 1/OVERLAP of the shorter time.
+ */
 #define OVERLAP 4
 
 static double estimate(const struct offered *o, const struct mf_step *step)
@@ -67,7 +68,7 @@ static double estimate(const struct offered *o, const struct mf_step *step)
     double flops = step->flops, bytes = step->bytes, share = 1, computing, reading;
 
     if (step->block_m > 0 && step->flops > 0) {
-        /* the last block of an expert is half full on average */
+        /* on average, the last block of an expert is half full */
         const double blocks = fmax(rows / step->block_m + 0.5, 1);
         const mf_ops both[2] = {MF_OP_BIT(MF_OP_GEMM1), MF_OP_BIT(MF_OP_GEMM2)};
         flops *= blocks * step->block_m / rows;
@@ -149,9 +150,9 @@ static bool all_offered(const struct offered *o, const char *pipeline)
     return true;
 }
 
-/* Distance of a row from the shape. Rows of the same layer model come first: those with larger token counts
- * have distances from -2000, those with smaller counts from -1000, and nearer rows have smaller distances.
- * INFINITY if the row is not comparable. */
+/* Returns the distance of a row from the shape. The smallest distances are those of rows of the same layer
+ * model: -2000 and above for larger token counts, -1000 and above for smaller ones. Within each group, nearer
+ * rows have smaller distances. INFINITY if the row is not comparable. */
 static double distance(const struct mf_shape *asked, const struct mf_shape *row)
 {
     struct mf_shape same = *row;

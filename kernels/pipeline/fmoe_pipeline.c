@@ -12,24 +12,25 @@
 #define ALIGN            64
 #define MAX_TENSOR_SPECS (2 * MF_PATH_STEPS_MAX * MF_STEP_TENSOR_SPECS_MAX)
 
-/* A buffer of the pipeline. If two steps give the same tensor spec, each of the two outputs has its own slot.
- */
+/* A buffer of the pipeline. If two steps write the same tensor spec, each step's output has its own slot. */
 struct slot {
     struct mf_tensor_spec tensor_spec;
     int n_parts;
     struct mf_part parts[MF_PARTS_MAX];
-    size_t bytes;             /* all parts, each aligned */
-    int first, last;          /* steps between which the slot is live; first = -1: bound by the caller */
-    int aliases;              /* >= 0: shares the memory of slot number `aliases` (an accumulation) */
-    size_t offset;            /* in the arena */
-    struct mf_tensor_ref ref; /* bound address */
+    size_t bytes; /* bytes of all parts, each of them aligned */
+    /* first and last step that use the slot; first = -1: the caller supplies the buffer */
+    int first, last;
+    /* index of the slot whose memory this slot shares because a step accumulates into it; -1: own memory */
+    int aliases;
+    size_t offset;            /* offset in the arena */
+    struct mf_tensor_ref ref; /* addresses of the bound buffers */
 };
 
 struct bound_step {
     struct mf_step step;
     const struct mf_family *family;
     struct mf_kernel *kernel;
-    int needs[MF_STEP_TENSOR_SPECS_MAX], gives[MF_STEP_TENSOR_SPECS_MAX]; /* slot indices */
+    int needs[MF_STEP_TENSOR_SPECS_MAX], gives[MF_STEP_TENSOR_SPECS_MAX]; /* indices of the slots */
     struct mf_tensor_ref need_refs[MF_STEP_TENSOR_SPECS_MAX], give_refs[MF_STEP_TENSOR_SPECS_MAX];
     struct mf_launch launch;
 };
@@ -72,7 +73,8 @@ __attribute__((format(printf, 5, 6))) static int take_rejection(struct mf_offer 
 {
     struct finder *f = (struct finder *)o;
     if (strcmp(kernel, f->name) != 0 && strcmp(kernel, family) != 0)
-        return 0; /* a rejection under the family's own name applies to all its steps */
+        /* a rejection applies to one step or, if `kernel` is the family's name, to all its steps */
+        return 0;
     char reason[MF_REASON_MAX];
     va_list args;
     va_start(args, format);
@@ -149,7 +151,7 @@ static int add_slot(struct mf_pipeline *p, const struct mf_tensor_spec *a, int f
     return (int)p->n_slots++;
 }
 
-/* Returns the latest slot with that tensor spec, or -1 if no step gives it. */
+/* Returns the last slot with this tensor spec, or -1 if no step writes the spec. */
 static int find_slot(const struct mf_pipeline *p, const struct mf_tensor_spec *a)
 {
     for (size_t i = p->n_slots; i-- > 0;) {
@@ -187,8 +189,8 @@ static int wire_needs(struct mf_pipeline *p, int at, char *why, size_t cap)
     return 0;
 }
 
-/* Returns the slot that owns the memory of `slot`. The owner must live as long as all slots that share its
- * memory. */
+/* Returns the slot that owns the memory of `slot`. The memory must stay live as long as any slot that shares
+ * it. */
 static int owner_of(const struct mf_pipeline *p, int slot)
 {
     while (p->slots[slot].aliases >= 0)
@@ -253,7 +255,7 @@ static bool lifetimes_overlap(const struct slot *a, const struct slot *b)
     return a->first <= b->last && b->first <= a->last;
 }
 
-/* Returns the lowest offset at which s overlaps no placed slot that is live at the same time. */
+/* Returns the lowest offset at which s overlaps no slot that is already placed and live at the same time. */
 static size_t find_offset(const struct mf_pipeline *p, const int *placed, size_t n_placed,
                           const struct slot *s)
 {
@@ -331,7 +333,7 @@ static int check_single_layout(const struct mf_pipeline *p, char *why, size_t ca
     return 0;
 }
 
-/* Steps of a pipeline to open: given by name or, if text is NULL, as their families offered them. */
+/* The steps of a pipeline to open: by name or, if text is NULL, as their families offered them. */
 struct recipe {
     const char *text;
     const struct mf_step *steps;
@@ -443,7 +445,7 @@ struct mf_tensor_spec mf_pipeline_weight(const struct mf_pipeline *p, enum mf_te
     return mf_plain_w(&p->shape, w, "row");
 }
 
-/* A tensor that the caller binds and that is not an input is the output. */
+/* A bound tensor that is not an input is the output y. */
 static struct mf_tensor_ref caller_ref(const struct mf_tensor_spec *a, const struct mf_fmoe_args *args)
 {
     const struct mf_tensor_ref *const inputs[MF_TENSOR_N_] = {

@@ -1,4 +1,4 @@
-/* Translation of expert ids for local experts that are not a contiguous range. */
+/* Translates expert ids for ranks whose local experts are not a contiguous range. */
 #include "kernels/pipeline/fmoe.h"
 
 #include <errno.h>

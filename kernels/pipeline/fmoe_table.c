@@ -15,11 +15,12 @@
 struct file {
     char *path;
     struct mf_table *table;
-    size_t *index_of; /* for each table row its index in mf_fmoe.rows, or SIZE_MAX if the row is not served */
+    /* for each row of the table: its index in mf_fmoe.rows, or SIZE_MAX if the row is not served */
+    size_t *index_of;
 };
 
 struct row_ref {
-    size_t file, row; /* index of the file, and index of the row in the file's table */
+    size_t file, row; /* index of the file, and index of the row within the file */
     char *pipeline;   /* with current family names; NULL for foreign rows */
 };
 
@@ -27,9 +28,9 @@ struct mf_fmoe {
     struct mf_device_class class;
     struct file *files;
     size_t n_files;
-    struct row_ref *rows; /* rows of the class, in the order of the files */
+    struct row_ref *rows; /* rows of the device class, in the order of the files */
     size_t n;
-    struct row_ref *foreign; /* rows of the class with a step of an unknown family */
+    struct row_ref *foreign; /* rows of the device class that have a step of an unknown family */
     size_t n_foreign;
 };
 MF_DEFINE_CLEANUP(struct mf_fmoe *, mf_fmoe_close);
@@ -39,11 +40,11 @@ static const struct mf_table_row *row_at(const struct mf_fmoe *f, const struct r
     return &f->files[p->file].table->rows[p->row];
 }
 
-/* FOREIGN: a step's family is not in this build, for example because it belongs to a foreign runner or a
- * shared object. The row is valid but skipped and counted. */
+/* FOREIGN: the family of a step is not in this build, for example because a foreign runner or a shared object
+ * provides it. Such a row is valid, but it is only counted and not served. */
 enum verdict { SERVED, FOREIGN, BROKEN };
 
-/* Checks one name of a pipeline, "family:step". The family must be for this device kind. */
+/* Checks one name of a pipeline, "family:step". The family must run on this kind of device. */
 static enum verdict judge_name(const char *name, size_t len, const char *device_kind,
                                const struct mf_family_set *extra, const char **ret_why)
 {
@@ -98,7 +99,7 @@ static int refuse(const char *path, int64_t line, const char *reason, char *why,
     return -EBADMSG;
 }
 
-/* Rejects two rows with the same key, because production would use whichever it reads first. */
+/* Rejects two rows with the same key, because production would use the row that it happens to read first. */
 static int refuse_clashes(const struct mf_fmoe *f, char *why, size_t why_cap)
 {
     _cleanup_(mf_freep) struct mf_table_clash *clashes = NULL;

@@ -12,7 +12,7 @@
 #include "kernels/core/quant.h"
 #include "kernels/core/vector.h"
 
-#define TILE 32 /* activation rows that are multiplied by a weight row while it is dequantised */
+#define TILE 32 /* number of activation rows that are multiplied by a weight row after it is dequantised */
 
 static double sigmoid(double x)
 {
@@ -118,8 +118,8 @@ void mf_reference_requantise(const struct mf_reference *r, const struct mf_tenso
 
 typedef float v16 __attribute__((vector_size(64)));
 
-/* Partial sum i accumulates products i, i + 16, …. The 16 partial sums are then added pairwise, to 8, 4, 2
- * and 1. */
+/* Computes dot products. Partial sum i accumulates products i, i + 16, …. The 16 partial sums are then added
+ * in pairs, which gives 8, 4, 2 and finally 1 sum. */
 MF_VECTOR_BODY(static, void, dots,
                (const float *w, const float *rows, size_t stride, int n_rows, size_t K, float *out),
                (w, rows, stride, n_rows, K, out), {
@@ -157,10 +157,11 @@ struct job {
     struct mf_reference_engine *engine; /* NULL: use the CPU pool */
     struct mf_reference *out;
     struct mf_reference_slots slots;
-    float *h_exact; /* h before rounding to bf16 */
-    /* z computed from h_exact, for the cost of quantising; NULL if h is not quantised or an engine is used */
+    float *h_exact; /* h before it is rounded to bf16 */
+    /* z computed from h_exact, to determine the error of quantising h; NULL if h is not quantised or an
+     * engine is used */
     float *z_exact;
-    float *scratch; /* for each thread, a tile and a weight row */
+    float *scratch; /* for each thread, one tile of activation rows and one weight row */
     size_t scratch_floats;
 };
 
@@ -193,7 +194,7 @@ void mf_reference_ungroup(struct mf_reference_slots *s)
     *s = (struct mf_reference_slots){0};
 }
 
-/* Writes the rows of zeros for slots of remote experts. */
+/* Writes rows of zeros for the slots of remote experts. */
 static void zero_remote(struct job *j)
 {
     const struct mf_shape *s = &j->data->shape;
@@ -216,7 +217,8 @@ static void zero_remote(struct job *j)
     }
 }
 
-/* As integers, the bits of magnitudes compare like the magnitudes; NaN compares above all of them. */
+/* Raises *amax to the largest magnitude of the row. Compares the bits as integers, which have the same order
+ * as the magnitudes, with NaN above all others. */
 static void raise_amax(float *amax, const float *row, size_t n)
 {
     uint32_t top = 0, known, bits;
@@ -271,7 +273,7 @@ static void load_x(const struct job *j, int64_t slot, float *to)
 struct tile {
     const int64_t *slots;
     int n;
-    int64_t n_first, n_last; /* weight rows n_first to n_last - 1 */
+    int64_t n_first, n_last; /* weight rows [n_first, n_last) */
     float *rows, *w;
 };
 
@@ -314,7 +316,8 @@ static void gemm2_tile(const struct job *j, const struct tile *t, int32_t e)
     }
 }
 
-/* Every thread processes all experts for its own range of N, which balances the load for any routing. */
+/* Each thread processes a range of the N weight rows of every expert, so that the load is balanced for any
+ * routing. */
 static void gemm(struct job *j, int thread, int n_threads, int64_t N, size_t K,
                  void (*run)(const struct job *, const struct tile *, int32_t))
 {
@@ -352,7 +355,7 @@ float mf_reference_error(double difference, double norm)
     return norm > 0 ? (float)sqrt(difference / norm) : 0;
 }
 
-/* 16 partial sums as in dot products: partial sum i adds values i, i + 16, …. */
+/* Computes 16 partial sums as for dot products: partial sum i adds values i, i + 16, …. */
 MF_VECTOR_BODY(static, void, add_squares,
                (const float *a, const float *b, size_t n, double *difference, double *norm),
                (a, b, n, difference, norm), {
@@ -457,7 +460,8 @@ static void y_thread(void *context, int thread, int n_threads)
     }
 }
 
-/* Allocates arrays one after the other in a block. If block is NULL, it only computes the size. */
+/* Position in a block in which arrays are allocated one after the other. If `block` is NULL, only the size is
+ * computed. */
 struct block_layout {
     uint8_t *block;
     size_t bytes;

@@ -1,8 +1,9 @@
 /* Reference results: the expected contents of every tensor spec of a shape.
  *
- * An fp32 kernel on the dequantised inputs, threaded over weight rows. It computes each dot product in a
- * fixed order of 16 partial sums. It creates the inputs of steps and the results that outputs are compared
- * with. The tests compare it with a double-precision reference (tests/support/kernels/reference_double.h).
+ * The reference kernel computes in fp32 on the dequantised inputs; each thread has a range of weight rows.
+ * Every dot product is 16 partial sums, added in a fixed order. The results serve as inputs of steps and as
+ * expected outputs of steps. The tests compare the reference kernel with a double-precision reference
+ * (tests/support/kernels/reference_double.h).
  *
  * Activations of gate g and up u (w1 has the gate rows first):
  *   Silu      g·sigmoid(g)·u
@@ -12,13 +13,14 @@
  *   No        g·u
  *   GeluTanh  0.5·g·(1 + tanh(√(2/π)·(g + 0.044715·g³)))·u
  *   SiluStep  min(silu(g), L)·clamp(u, -L, L): clamped after silu (vLLM, SwigluStepAndMul)
- * Silu with a limit L clamps first: g = min(g, L), u = clamp(u, -L, L) (DeepSeek-V4, SiluAndMulWithClamp).
+ * Silu with a limit L clamps before the activation: g = min(g, L), u = clamp(u, -L, L) (DeepSeek-V4,
+ * SiluAndMulWithClamp).
  *
- * With use_g1u1 = 0 there is no up half, and the activation is the gate factor alone. For Swiglu the gate
- * factor is min(g, 7)·sigmoid(1.702·min(g, 7)), for No it is g.
+ * With use_g1u1 = 0 there is no up half, and the activation is only the factor that depends on g. This factor
+ * is min(g, 7)·sigmoid(1.702·min(g, 7)) for Swiglu, and g for No.
  *
- * With doweight_stage1 gemm1's output is multiplied by the routing weight before the activation, and the
- * combine is a plain sum. The bias b1 is added after that multiplication, before the activation and its
+ * With doweight_stage1, the output of gemm1 is multiplied by the routing weight before the activation, and
+ * the combine is a plain sum. The bias b1 is added after that multiplication, before the activation and its
  * clamps. b2 is part of z, added before the routing weight of stage 2 (openai/gpt-oss; ROCm/aiter,
  * torch_moe). */
 #pragma once
@@ -30,24 +32,25 @@
 #include "kernels/core/tensors.h"
 
 double mf_activate(const struct mf_shape *shape, double gate, double up);
-/* the gate factor alone, for use_g1u1 = 0 */
+/* Returns the factor of the activation that depends on the gate only, for use_g1u1 = 0. */
 double mf_activate_gate(const struct mf_shape *shape, double gate);
 
-/* Inputs of a layer: weights in `row` layout, in the shape's format. */
+/* Inputs of a layer. The weights are in `row` layout and in the shape's format. */
 struct mf_layer_data {
     struct mf_shape shape;
     const uint16_t *x;           /* bf16 [T,H] */
     const int32_t *ids;          /* [T,k] */
     const float *weights;        /* [T,k] */
-    struct mf_tensor_ref w1, w2; /* parts of mf_plain_w(…, "row") */
-    const float *b1, *b2;        /* only for shapes with this bias: [E, 2I] and [E, H] */
+    struct mf_tensor_ref w1, w2; /* buffers of the parts of mf_plain_w(…, "row") */
+    const float *b1, *b2;        /* only for shapes with these biases: b1 [E, 2I], b2 [E, H] */
 };
 
-/* References of a layer in fp32, dequantised, in slot order (row t*k + j) unless stated otherwise. Slots of
- * remote experts have rows of zeros. All arrays are in one block, which begins with the two magnitudes. The
- * block depends only on shape, routing and seed, so that it can be stored and reused. */
+/* Reference results of a layer, dequantised to fp32. Unless stated otherwise, rows are in slot order: the row
+ * of slot j of token t is t*k + j. The rows for slots of remote experts are zeros. All arrays are in one
+ * block, which begins with x_amax and h_amax. The block depends only on shape, routing and seed, so that it
+ * can be stored and reused. */
 struct mf_reference {
-    void *block;   /* the block, if this struct owns it; NULL if it belongs to the caller */
+    void *block;   /* the block, which mf_reference_release frees; NULL if the block is the caller's */
     float *x;      /* quantised and dequantised x [T,H]; NULL for shapes without quantised activations */
     float *g;      /* [T*k, 2I] computed from the quantised x, without routing weight and b1 */
     float *h_bf16; /* h rounded to bf16 [T*k, I] */
@@ -60,9 +63,9 @@ struct mf_reference {
     /* [T*k, H] computed from h, with b2, without the routing weight. NULL if the block omits z because an
      * engine can recompute it. */
     float *z;
-    float *y; /* [T,H], not rounded */
-    /* Cost of quantising h, per row: relative error of h, z and y of the plain quantised pipeline compared
-     * with the pipeline that does not quantise h. Row limits derive from these errors. NULL for shapes
+    float *y; /* [T,H], not rounded to bf16 */
+    /* Error caused by quantising h: per row, the relative error of h, z and y of the plain quantised pipeline
+     * compared with a pipeline that does not quantise h. Row limits derive from these errors. NULL for shapes
      * without quantisation. */
     float *h_error, *z_error; /* [T*k] */
     float *y_error;           /* [T] */
@@ -78,41 +81,43 @@ int mf_reference_bytes(const struct mf_shape *shape, bool with_z, size_t *ret);
 struct mf_reference_slots {
     int64_t *first, *slots;
 };
-/* Returns 0 or -ENOMEM. Call mf_reference_ungroup in both cases. */
+/* Groups the slots by expert. Returns 0 or -ENOMEM; in both cases call mf_reference_ungroup afterwards. */
 int mf_reference_group(const struct mf_layer_data *data, struct mf_reference_slots *ret);
 void mf_reference_ungroup(struct mf_reference_slots *s);
-/* Computes the GEMMs outside the CPU pool, for example on a GPU, with the same bits and with its own copy of
- * the weights. Rows of slots of remote experts are zeros. mf_reference_make_in returns the negative result of
- * a failed callback. */
+/* An engine computes the GEMMs outside the CPU pool, for example on a GPU. It gives the same bits and uses
+ * its own copy of the weights. The rows for slots of remote experts must be zeros. mf_reference_make_in
+ * returns the negative result of a failed callback. */
 struct mf_reference_engine {
-    bool recomputes_z; /* the engine can recompute z, so blocks omit it */
+    bool recomputes_z; /* true: the engine can recompute z, so that blocks need not store z */
     /* Computes g from the quantised x. */
     int (*gemm1)(struct mf_reference_engine *e, const struct mf_layer_data *data,
                  const struct mf_reference_slots *slots, struct mf_reference *out);
     /* Computes y from h, and z if `out` has it. For shapes that quantise h, also computes z_error and y_error
-     * by comparison with the results from h_exact. */
+     * by comparison with z and y computed from h before it is rounded. */
     int (*gemm2)(struct mf_reference_engine *e, const struct mf_layer_data *data,
                  const struct mf_reference_slots *slots, const float *h_exact, struct mf_reference *out);
 };
-/* Computes into the caller's block, which has the size of mf_reference_bytes and 64-byte alignment. If engine
- * is NULL, the CPU pool computes everything; otherwise the weights of `data` are not read. */
+/* Computes all references into the caller's block, which has the size of mf_reference_bytes and is 64-byte
+ * aligned. If `engine` is NULL, the CPU pool also computes the GEMMs; otherwise the weights of `data` are not
+ * read. */
 int mf_reference_make_in(const struct mf_layer_data *data, struct mf_reference_engine *engine, void *block,
                          struct mf_reference *out);
-/* Returns the relative error of a row: `difference` is the sum of squared differences, `norm` the sum of
- * squares of the row. */
+/* Returns the relative error of a row from `difference`, the sum of the squared differences, and `norm`, the
+ * sum of the squares of the row. */
 float mf_reference_error(double difference, double norm);
-/* Maps a block that was computed for the same shape. The block must not change afterwards. */
+/* Sets the pointers of `out` to the arrays in a block that was computed for the same shape. The block must
+ * not change afterwards. */
 void mf_reference_open(const struct mf_shape *shape, bool with_z, const void *block,
                        struct mf_reference *out);
 void mf_reference_release(struct mf_reference *r);
 
-/* Returns the expected dequantised row of a tensor spec. *ret_factor is the factor to multiply the row by:
- * the routing weight for gw and zw, otherwise 1. `row` is a token for x and y, a slot row t*k + j for other
- * tensors. Returns NULL if the tensor spec has no reference, or if it needs z and r has no z. For dequantised
- * weights use mf_reference_weight_row. */
+/* Returns the expected dequantised row of a tensor spec. The caller must multiply the row by *ret_factor,
+ * which is the routing weight for gw and zw, otherwise 1. `row` is a token for x and y, a slot row t*k + j
+ * for other tensors. Returns NULL if the tensor spec has no reference, or if its rows are computed from z and
+ * r has no z. For dequantised weights use mf_reference_weight_row. */
 const float *mf_reference_row(const struct mf_layer_data *data, const struct mf_reference *r,
                               const struct mf_tensor_spec *a, int64_t row, float *ret_factor);
-/* True if the tensor spec needs z and the block omits z. */
+/* True if the rows of the tensor spec are computed from z and the block omits z. */
 bool mf_reference_lacks_z(const struct mf_reference *r, const struct mf_tensor_spec *a);
 /* Returns the global factor with which the tensor spec stores x or h; 1 for a codec without a global factor.
  */
@@ -121,20 +126,20 @@ float mf_reference_global(const struct mf_reference *r, const struct mf_tensor_s
  * per-tensor. */
 void mf_reference_encode(const struct mf_reference *r, const struct mf_tensor_spec *a, const float *row,
                          size_t cols, void *q, void *scale);
-/* Encodes and decodes a row in place. `scratch` has 8 bytes per value, plus 256. */
+/* Encodes and decodes a row in place. `scratch` has 8 bytes per value plus 256 bytes. */
 void mf_reference_requantise(const struct mf_reference *r, const struct mf_tensor_spec *a, float *row,
                              size_t cols, void *scratch);
-/* Dequantises one row of a weight in `row` layout: K floats. */
+/* Dequantises one row of a weight in `row` layout, and writes its K values to `out`. */
 void mf_reference_weight_row(const struct mf_layer_data *data, enum mf_tensor w, int32_t expert, int64_t n,
                              float *out);
 
-/* Computes sorted.<block_m> from the routing by AITER's moe_sorting contract: experts ascending, no block for
- * empty experts, tokens ascending within an expert, slots ascending within a token. Entries beyond
- * num_valid[0] are deliberately invalid (0x7fffffff, NaN). Returns 0 or -ENOMEM. */
+/* Computes sorted.<block_m> from the routing by AITER's moe_sorting contract: in ascending order of expert,
+ * then of token, then of slot. Experts without routes get no block. Entries from num_valid[0] on are
+ * deliberately invalid (0x7fffffff, NaN). Returns 0 or -ENOMEM. */
 int mf_reference_sort(const struct mf_shape *shape, const int32_t *ids, const float *weights, int32_t block_m,
                       const struct mf_tensor_ref *sorted);
 
-/* Computes aligned.<block_m> by vLLM's contract, including the entries beyond the padded rows. Returns 0 or
+/* Computes aligned.<block_m> by vLLM's contract, including the entries after the rows in use. Returns 0 or
  * -ENOMEM. */
 int mf_reference_align(const struct mf_shape *shape, const int32_t *ids, int32_t block_m,
                        const struct mf_tensor_ref *aligned);
@@ -142,9 +147,9 @@ int mf_reference_align(const struct mf_shape *shape, const int32_t *ids, int32_t
 /* Writes the encoded bits of a tensor spec to `to`, as input of a step. Padding rows of sorted order and rows
  * of slots of remote experts are filled with poison (NaN), which exposes a step that reads them. Weights are
  * packed from data->w1, w2 into the tensor spec's layout; for w1d and w2d the weights of all experts are also
- * dequantised. `sorted` has the order of a->block; it is NULL for tensor specs in token or slot order. A
- * zeroed tensor spec is filled with zeros. Returns -EINVAL if the tensor spec has no reference, or -ENOMEM.
- */
+ * dequantised. `sorted` holds the sorted ids for block size a->block, or is NULL for tensor specs in token or
+ * slot order. A zeroed tensor spec is filled with zeros. Returns -EINVAL if the tensor spec has no reference,
+ * or -ENOMEM. */
 int mf_reference_tensor_spec(const struct mf_layer_data *data, const struct mf_reference *r,
                              const struct mf_tensor_spec *a, const struct mf_tensor_ref *sorted,
                              const struct mf_tensor_ref *to);

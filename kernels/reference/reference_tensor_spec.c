@@ -10,10 +10,10 @@
 #include "kernels/core/quant.h"
 #include "kernels/reference/reference.h"
 
-#define TAIL 0x7fffffff /* ids and experts beyond the sorted rows; no valid token or expert has this number */
+#define TAIL 0x7fffffff /* id and expert in entries after the sorted rows; not a valid token or expert */
 
-/* Assigns the blocks of all experts, one expert after the other. experts[b] becomes the expert of block b.
- * next[e] must be zero and becomes the first row of expert e. Returns the number of rows. */
+/* Assigns blocks of rows to the experts, in ascending order of the experts. experts[b] becomes the expert of
+ * block b. next[e] must be zero and becomes the first row of expert e. Returns the number of rows. */
 static int64_t lay_blocks(const struct mf_shape *shape, const int32_t *ids, int32_t block_m, int32_t *experts,
                           int64_t *next)
 {
@@ -133,8 +133,8 @@ struct encode_job {
     const struct mf_layer_data *data;
     const struct mf_reference *r;
     const struct mf_tensor_spec *a;
-    const int32_t *sorted_ids; /* NULL if the tensor spec is not in sorted order */
-    int64_t in_use;            /* valid rows of sorted order */
+    const int32_t *sorted_ids; /* NULL if the rows of the tensor spec are not in sorted order */
+    int64_t in_use;            /* number of rows in use, in sorted order */
     const struct mf_tensor_ref *to;
     struct mf_part parts[MF_PARTS_MAX];
     int n_parts;
@@ -142,7 +142,8 @@ struct encode_job {
     int error;
 };
 
-/* Writes the row before encoding to `out`. x is read in bf16, so that it can be encoded in any format. */
+/* Writes the row to `out` before it is encoded. x is read as bf16, so that it can be encoded in any format.
+ */
 static void plain_row(const struct encode_job *j, int64_t source, float *out)
 {
     if (j->a->tensor == MF_TENSOR_X) {
@@ -158,8 +159,8 @@ static void plain_row(const struct encode_job *j, int64_t source, float *out)
         out[i] = row[i] * factor;
 }
 
-/* write_shared writes a per-tensor scale before the threads start, so each thread discards its own copy of it
- * here. */
+/* Encodes row p. A scale that all rows share goes to `shared` and is ignored, because write_shared has
+ * written it before the threads started. */
 static void encode_row(const struct encode_job *j, int64_t p, const float *row)
 {
     float shared[4];
@@ -192,8 +193,8 @@ static void write_shared(const struct encode_job *j)
         *(float *)j->to->part[2] = mf_reference_global(j->r, j->a);
 }
 
-/* Returns the source of row p: a token for x and y, otherwise a slot row. -1 for padding and for slots of
- * remote experts. */
+/* Returns the source of row p: a token for x and y, a slot row for other tensors, or -1 for padding and for
+ * slots of remote experts. */
 static int64_t source_of(const struct encode_job *j, int64_t p)
 {
     const struct mf_shape *s = &j->data->shape;

@@ -10,12 +10,13 @@
 #include "kernels/sim/sim_spec.h"
 
 struct sim_device {
-    struct mf_device device; /* must be the first member */
+    /* must be the first member, because mf_device pointers are cast to this struct */
+    struct mf_device device;
     struct mf_sim_spec spec;
 };
 
-/* Peak bf16 TFLOP/s, HBM TB/s and GiB from the vendors' data sheets. Other classes scale with their CU
- * count. */
+/* Peak bf16 TFLOP/s, HBM bandwidth in TB/s and HBM size in GiB, from the vendors' data sheets. For other
+ * classes, the values are proportional to the number of CUs. */
 /* clang-format off */
 static const struct part {
     const char *class, *model;
@@ -86,7 +87,7 @@ static int sim_copy(struct mf_device *d, void *to, const void *from, size_t byte
     return 0;
 }
 
-/* A simulated step is never launched, because mf_sim_sample_us generates its samples. */
+/* Never called to time a step, because mf_sim_sample_us generates the samples of simulated steps. */
 static int sim_time(struct mf_device *d, mf_launch_fn launch, void *context, int n, double *ret_us)
 {
     (void)d;
@@ -106,7 +107,7 @@ static const struct mf_device_ops sim_ops = {
     .time = sim_time,
 };
 
-/* Parses sim:<class>:<ordinal>[:<spec>]. The path of the spec may contain colons. */
+/* Parses sim:<class>:<ordinal>[:<spec>]. The path of the spec file may contain colons. */
 static int parse_name(const char *name, struct mf_device_class *ret_class, const char **ret_spec)
 {
     char class[MF_DEVICE_CLASS_TEXT_MAX], ordinal[8];
@@ -201,7 +202,7 @@ static uint64_t hash_of(const struct mf_shape *shape, const char *name, uint64_t
     return mf_hash64(name, strlen(name), mf_hash64(text, strlen(text), MF_HASH_SEED ^ seed));
 }
 
-/* Returns the ratio of the rows that the GEMMs process, including padding, to the actual rows. */
+/* Returns the ratio of the rows that the GEMMs process, including padding, to the rows without padding. */
 static double padding_of(const struct mf_shape *shape, int32_t block_m)
 {
     double rows = (double)(shape->token * shape->topk) * mf_shape_local_fraction(shape);

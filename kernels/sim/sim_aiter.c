@@ -1,6 +1,6 @@
 /* Family aiter of the sim device: AITER's kernels (kernels/aiter/aiter.h) as steps, under their own names.
- * --families aiter selects it in place of family sim. The family of a step is the AITER generator that
- * offers it. */
+ * --families aiter selects this family in place of family sim. The family of a step is the AITER generator
+ * that offers it. */
 
 #include <errno.h>
 #include <stdarg.h>
@@ -17,18 +17,20 @@
 static const int32_t block_ms[] = {16, 32, 64, 128};
 
 struct aiter_offer {
-    struct mf_aiter_sink sink; /* must be the first member */
+    /* must be the first member, because the callbacks cast its address to this struct */
+    struct mf_aiter_sink sink;
     const struct mf_sim_plan *plan;
     size_t n_kernels;
 };
 
-/* All AITER families read the same pre-shuffled weights, so any two stages share one copy. */
+/* All AITER families read the same pre-shuffled weights, so any pair of stage kernels works with the same
+ * copy of the weights. */
 static struct mf_tensor_spec weight(const struct mf_sim_plan *p, enum mf_tensor tensor)
 {
     return mf_sim_tensor_spec(tensor, p->format_w, p->scale_w, "shuffled", 0);
 }
 
-/* Returns the tensor spec of h. v2 kernels use their own row order. */
+/* Returns the tensor spec of h. The v2 kernels have a row order of their own for h. */
 static struct mf_tensor_spec intermediate(const struct mf_sim_plan *p, const struct mf_aiter_kernel *k,
                                           bool quantised)
 {
@@ -102,7 +104,7 @@ static void make_one(const struct mf_sim_plan *p, const struct mf_aiter_kernel *
     give_output(step, k->flags);
     step->flops = mf_layer_flops(s);
     step->bytes = mf_layer_min_bytes(s, (int64_t)p->active);
-    /* A FLAT kernel processes tokens one by one and does not share weight reads between them. */
+    /* A FLAT kernel reads the weights again for each token, because it processes tokens one by one. */
     if (k->flags & MF_AITER_FLAT && k->block_m == 0)
         step->bytes += mf_sim_weight_bytes(p, p->n1 + s->inter_dim, s->model_dim) * (p->rows / p->active - 1);
 }
@@ -137,7 +139,7 @@ __attribute__((format(printf, 5, 6))) static int pass_no(struct mf_aiter_sink *s
     return o->reject(o, family, kernel, rule, "%s", reason);
 }
 
-/* --- host steps: data movement of fused_moe() around its kernels ----------------------------------- */
+/* --- host steps: the data movement of AITER's fused_moe() around its kernels -------------------------- */
 
 static struct mf_step host_step(enum mf_aiter_host host, mf_ops covers, int32_t block_m, double bytes)
 {
@@ -146,7 +148,7 @@ static struct mf_step host_step(enum mf_aiter_host host, mf_ops covers, int32_t 
     return step;
 }
 
-/* moe_sorting also zeroes the output. */
+/* Besides sorting, moe_sorting zeroes the output. */
 static int offer_sort(const struct mf_sim_plan *p, int32_t block_m)
 {
     double y_bytes = 2.0 * (double)p->shape->token * p->shape->model_dim;
@@ -211,7 +213,7 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
     return r < 0 || o.n_kernels == 0 ? r : offer_host_steps(&plan);
 }
 
-/* A simulated step is neither opened nor launched (worker/runner/sim_unit.c). */
+/* Not supported, because a simulated step is neither opened nor launched (worker/runner/sim_unit.c). */
 static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
                      const char *name, struct mf_kernel **ret)
 {

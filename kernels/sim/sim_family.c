@@ -1,5 +1,5 @@
-/* Family sim of the sim device: a search space similar to AITER's, for every format of AITER's shipped
- * tables. */
+/* Family sim of the sim device: a search space similar to that of AITER, for every format in the tables that
+ * AITER ships. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -74,7 +74,7 @@ struct variant {
     int32_t block_m, tile_n;
     const char *layout;
     int version;
-    bool fused; /* stage 1: writes quantised h; stage 2: accumulates into y */
+    bool fused; /* true: stage 1 writes quantised h, or stage 2 accumulates into y */
 };
 
 static int offer_stage1(const struct mf_sim_plan *p, const struct variant *v)
@@ -141,8 +141,8 @@ static int offer_one(const struct mf_sim_plan *p, int32_t block_m, bool flat)
     mf_sim_give(&step, mf_sim_y(false));
     step.flops = mf_layer_flops(s);
     step.bytes = mf_layer_min_bytes(s, (int64_t)p->active);
-    /* Every block of rows reads both weights again, because blocks cannot share them in a kernel with both
-     * GEMMs. */
+    /* Every block of rows reads both weights again, because in a kernel with both GEMMs the blocks cannot
+     * share weights. */
     step.bytes *= 1.0 + (double)s->token / 64;
     return p->offer->step(p->offer, &step);
 }
@@ -167,7 +167,8 @@ static int offer_ones(const struct mf_sim_plan *p)
     return r;
 }
 
-/* Returns 1 if the tile is legal; otherwise rejects it and returns the result of reject. */
+/* Returns 1 if the tile is legal; otherwise rejects the tile and returns the result of the `reject` callback.
+ */
 static int check_tile(const struct mf_sim_plan *p, int32_t block_m, int32_t tile_n)
 {
     const struct mf_shape *s = p->shape;

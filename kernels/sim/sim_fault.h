@@ -15,6 +15,6 @@
     X(P, NO_MEMORY, "no_memory")                                               \
     X(P, ZERO_TIME, "zero_time")                                               \
     X(P, BEYOND_PEAK, "beyond_peak")                                           \
-    X(P, SLOW, "slow")               /* takes 20 times as long */
+    X(P, SLOW, "slow")               /* takes 20 times its true time */
 /* clang-format on */
 MF_NAMES_DECLARE(mf_sim_fault, MF_SIM_FAULT_, MF_SIM_FAULT_MAP);

@@ -15,8 +15,8 @@ struct mf_sim_plan {
     enum mf_format format_a, format_w;
     enum mf_scale scale_a, scale_w;
     bool quantised;  /* x and h are quantised to format_a */
-    double rows, n1; /* T·k on this rank; columns of gemm1 */
-    double active;   /* expected active experts with uniform routing */
+    double rows, n1; /* T·k on this rank, and the number of columns of gemm1 */
+    double active;   /* expected number of active experts with uniform routing */
 };
 
 struct mf_sim_plan mf_sim_plan_make(const struct mf_device_info *device, const struct mf_shape *shape,
@@ -35,5 +35,5 @@ void mf_sim_need(struct mf_step *step, struct mf_tensor_spec a);
 void mf_sim_give(struct mf_step *step, struct mf_tensor_spec a);
 
 double mf_sim_bytes(enum mf_dtype dtype, double elements);
-/* Bytes of an n x k weight of all active experts, each read once. */
+/* Returns the bytes that are read if an n x k weight of each active expert is read once. */
 double mf_sim_weight_bytes(const struct mf_sim_plan *p, double n, double k);

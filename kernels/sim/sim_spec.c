@@ -165,8 +165,8 @@ void mf_sim_spec_release(struct mf_sim_spec *s)
     *s = (struct mf_sim_spec){0};
 }
 
-/* Counts a hit as one byte of a file next to the spec, so that the count survives the runner that the fault
- * kills. */
+/* Counts a hit by appending one byte to a file next to the spec file, so that the count survives the runner
+ * that the fault kills. */
 static bool count_hit(const struct mf_sim_spec *s, size_t rule)
 {
     _cleanup_(mf_freep) char *path = NULL;

@@ -1,4 +1,5 @@
-/* Spec file of a sim device: faults and time factors. kernels/sim/sim.h documents the format. */
+/* Reads the spec file of a sim device, which lists faults and time factors. kernels/sim/sim.h documents the
+ * format. */
 #pragma once
 
 #include "common/moe/step.h"
@@ -19,7 +20,7 @@ struct mf_sim_time {
 };
 
 struct mf_sim_spec {
-    char *path; /* NULL: no spec */
+    char *path; /* path of the spec file; NULL: no spec file */
     int64_t step_ms, pipeline_ms;
     struct mf_sim_rule *rules;
     size_t n_rules;
@@ -27,10 +28,11 @@ struct mf_sim_spec {
     size_t n_times;
 };
 
-/* On failure: -errno and a reason in why that names the member. */
+/* Returns 0, or -errno with a reason in why that names the wrong JSON member. */
 int mf_sim_spec_load(const char *path, struct mf_sim_spec *ret, char *why, size_t why_cap);
 void mf_sim_spec_release(struct mf_sim_spec *s);
-/* Returns the product of all matching factors. */
+/* Returns the product of the factors of all entries that match the step. */
 double mf_sim_spec_factor(const struct mf_sim_spec *s, const char *step_name);
-/* Returns the fault of the first rule that matches and has hits left. */
+/* Returns the fault of the first rule that matches the step and has not reached its maximum number of hits.
+ */
 enum mf_sim_fault mf_sim_spec_hit(const struct mf_sim_spec *s, const char *step_name);

@@ -137,8 +137,8 @@ static int run_poisoned(struct mf_entrant *e, double *ret_us)
     return r;
 }
 
-/* Runs once into y[run] and verifies the output against the layer's reference. Run 1 must also agree with run
- * 0. */
+/* Runs the entrant once, with output y[run], and verifies the output against the layer's reference. The
+ * output of run 1 must also agree with the output of run 0. */
 static enum mf_status verify_once(struct mf_entrant *e, int run, double *ret_us, char reason[MF_REASON_MAX])
 {
     struct mf_race_buffers *c = e->buffers;
@@ -228,7 +228,7 @@ enum mf_status mf_entrant_sample(struct mf_entrant *e, double *ret_us, char reas
 {
     struct mf_race_buffers *c = e->buffers;
     c->cursor = (c->cursor + 1) % e->measured.n_rotations;
-    /* Skip rotation 0: checked runs use it, so its weights may be in the cache. */
+    /* Skip rotation 0, because checked runs use rotation 0 and its weights may therefore be in the cache. */
     if (c->cursor == 0 && e->measured.n_rotations > 2)
         c->cursor = 1;
     c->run = 0;

@@ -26,18 +26,18 @@ int mf_race_buffers_init(struct mf_race_buffers *c, struct mf_session *s);
 
 struct mf_entrant {
     struct mf_race_buffers *buffers;
-    struct mf_pipeline *pipeline; /* not owned */
+    struct mf_pipeline *pipeline; /* owned by the caller */
     struct mf_measured measured;
     double flops;
     double tolerance; /* maximum reorder_tolerance of the steps */
     struct mf_verdict verdict;
     int verified; /* number of verified runs; 2 if all gates passed */
 };
-/* The functions below return MF_STATUS_OK, or the failure's status and its reason. An entrant must not move
- * after mf_entrant_init, because callbacks keep its address. */
+/* The functions below return MF_STATUS_OK, or the status of the failure with its cause in `reason`. An
+ * entrant must not move after mf_entrant_init, because callbacks keep its address. */
 
 /* Finds or creates the pipeline's weights and arena. The pipeline must have the session's shape. The caller
- * still owns the pipeline. */
+ * keeps ownership of the pipeline. */
 enum mf_status mf_entrant_init(struct mf_entrant *e, struct mf_race_buffers *c, struct mf_pipeline *pipeline,
                                char reason[MF_REASON_MAX]);
 /* Runs once through all gates except the comparison of two runs. *ret_us is the time of the run. */

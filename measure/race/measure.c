@@ -9,7 +9,7 @@
 #include "kernels/core/vector.h"
 #include "kernels/cpu/device_cpu.h"
 
-#define SHORT_US 50.0 /* shorter steps get MF_MEASURE_SAMPLES samples */
+#define SHORT_US 50.0 /* steps shorter than this (in microseconds) get MF_MEASURE_SAMPLES samples */
 /* longer steps get TOTAL_US / first_us samples, but at least SAMPLES_MIN and at most SAMPLES_MAX */
 #define TOTAL_US     8000.0
 #define SAMPLES_MIN  3
@@ -186,7 +186,7 @@ static void read_thread(void *context, int thread, int n_threads)
 }
 
 /* Measures the best read bandwidth over the step's weights. Each timed read is as short as a run of the step,
- * because on a busy machine only short reads are undisturbed. Uses the host clock, not the device's. */
+ * because on a busy machine only short reads are undisturbed. Uses the host clock, not the device clock. */
 static double measure_read(const struct mf_measured *m)
 {
     const struct mf_session_weight *w = m->weights[0] ? m->weights[0] : m->weights[1];

@@ -1,23 +1,25 @@
 /* Times one step or pipeline, and rejects implausible times.
  *
- * Calls rotate over the weights (measure/race/rotate.h). A sample is cold in two cases: since its rotation
- * was last used, at least twice the L2 size of other data was read; or one call alone reads four times the L2
- * size. If all rotations together exceed four times the L2 size, the mode is "cold" and only cold samples
- * count. Otherwise the mode is "warm" and all samples count. */
+ * Calls rotate over the weights (measure/race/rotate.h). A sample is cold if at least twice the L2 size of
+ * other data was read since its rotation was last used, or if one call alone reads four times the L2 size. If
+ * the weights of all rotations together exceed four times the L2 size, the mode is "cold" and only cold
+ * samples are used. Otherwise the mode is "warm" and all samples are used. */
 #pragma once
 
 #include "measure/session/session_data.h"
 
 #define MF_MEASURE_SAMPLES 20
 
-/* Code to be timed: launch(context, index) is one run. */
+/* Code to be timed: launch(context, index) makes one run. */
 struct mf_measured {
     struct mf_session *session;
     struct mf_session_weight *weights[2]; /* weights that the code reads; NULL for unused entries */
     double bytes;                         /* weight bytes read by one run, from active experts only */
     int n_rotations;
-    bool cold;                    /* the rotations together exceed four times the L2 size */
-    bool evicts_caches;           /* evict the L2 and instruction caches before each run if the device can */
+    /* true: the weights of all rotations together exceed four times the L2 size */
+    bool cold;
+    /* true: evict the L2 and instruction caches before each run if the device can */
+    bool evicts_caches;
     mf_launch_fn launch, prepare; /* prepare runs untimed before each run; NULL: no preparation */
     void *context;
     int rotation; /* rotation of the current run */
@@ -46,7 +48,8 @@ int mf_measure_next(struct mf_measured *m);
 int mf_measure_count(double first_us, double budget_us);
 /* Returns how many more cold samples must be taken before mf_measure_samples can use the cold samples. */
 int mf_measure_missing(const struct mf_measured *m, const struct mf_samples *s);
-/* Returns the samples that count. Also stores their number and the mode, "cold" or "warm". */
+/* Returns the samples to be used: the cold samples in mode "cold", all samples in mode "warm". Also stores
+ * the number of these samples and the mode. */
 const double *mf_measure_samples(const struct mf_measured *m, const struct mf_samples *s, size_t *ret_n,
                                  const char **ret_mode);
 

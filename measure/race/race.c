@@ -14,13 +14,14 @@
 #include "kernels/core/philox.h"
 
 #define CONFIDENCE 0.95
-/* relative time; racers this close to the leader are chosen by spread, steps and id (see pick) */
+/* relative difference in time; among racers this close to the leader, spread, number of steps and id decide
+ * (see pick) */
 #define SAME_TIME 0.0005
 /* racers whose spread is at most this multiple of the smallest spread are equally stable */
 #define SAME_SPREAD 2.0
 #define ROUNDS_MAX  100000
 /* A racer is dropped if its first sample exceeds HOPELESS_FIRST times its group's smallest sample, or if the
- * minimum of its first two samples exceeds HOPELESS_SECOND times that sample. */
+ * minimum of its first two samples exceeds HOPELESS_SECOND times the group's smallest sample. */
 #define HOPELESS_FIRST  3.0
 #define HOPELESS_SECOND 1.5
 
@@ -97,9 +98,9 @@ struct race {
     size_t n_groups;
     size_t *order; /* order of the samples within a round */
     int rounds, calls;
-    double *score;        /* by racer: clipped mean of its samples relative to each round's median */
-    double *round_median; /* by round: median time of the group */
-    double *noise;        /* by remaining racer: noise scale of its relative samples */
+    double *score;        /* per racer: clipped mean of its samples relative to each round's median */
+    double *round_median; /* per round: median time of the group */
+    double *noise;        /* per remaining racer: noise scale of its relative samples */
     double *scratch, *difference;
 };
 
@@ -160,15 +161,15 @@ static void run_round(struct race *r)
     }
 }
 
-/* Writes racer i's samples relative to their rounds' medians to r->scratch. */
+/* Divides racer i's sample of each round by the median of the round. Writes the quotients to r->scratch. */
 static void relative_to_round(struct race *r, const struct race_group *h, size_t i)
 {
     for (int round = 0; round < h->rounds; round++)
         r->scratch[round] = r->racers[i].samples[round] / r->round_median[round];
 }
 
-/* Scores the remaining racers over the rounds that all of them have run. The noise scale is the group's
- * median, so that a few samples of one racer do not determine its noise. */
+/* Scores the remaining racers over the rounds that all of them have run. All scores use the median of the
+ * group's noise scales, so that a few outliers of one racer do not determine its own noise scale. */
 static void score(struct race *r, const struct race_group *h)
 {
     for (int round = 0; round < h->rounds; round++) {
@@ -263,8 +264,8 @@ static double min_sample(const struct mf_racer *racer)
     return least;
 }
 
-/* Drops racers whose first samples are far slower than the group's fastest sample. This happens if a forecast
- * was wrong. So large a difference needs no statistical test. */
+/* Drops racers whose first samples are far slower than the group's fastest sample. Such racers are in the
+ * race because their forecast was wrong. A difference of this size needs no statistical test. */
 static void drop_hopeless(struct race *r, struct race_group *h)
 {
     double least = INFINITY, limit = r->rounds == 1 ? HOPELESS_FIRST : HOPELESS_SECOND;
@@ -314,8 +315,8 @@ static double spread(struct race *r, const struct race_group *h, size_t racer)
     return mf_mad(r->scratch, (size_t)h->rounds);
 }
 
-/* True if the racer is statistically tied with the leader. With too few samples for a confidence interval,
- * all racers are tied. */
+/* True if the racer is statistically tied with the leader. If there are too few samples for a confidence
+ * interval, every racer is tied with the leader. */
 static bool is_tie(struct race *r, const struct race_group *h, size_t i, size_t leader)
 {
     struct mf_interval change;
@@ -377,7 +378,7 @@ static size_t nearest_ties(const struct race *r, const struct race_group *h, siz
 }
 
 /* Reruns the winners of undecided groups and their nearest ties, interleaved. Rerun samples are unbiased,
- * because no racer is selected by them. They are comparable across groups. */
+ * because no racer was selected by its rerun samples. Rerun samples of different groups are comparable. */
 static void rerun_winners(struct race *r)
 {
     static_assert(MF_RACE_RERUN_MAX >= MF_RACE_GROUPS_MAX, "each group's winner must be rerun");
@@ -386,7 +387,8 @@ static void rerun_winners(struct race *r)
         if (!r->groups[k].decided)
             n += nearest_ties(r, &r->groups[k], order + n);
     }
-    /* If a winner failed in an earlier rerun, its ties already have rerun samples. Discard those samples. */
+    /* If a winner failed in an earlier rerun, the racers tied with it already have rerun samples. Discard
+     * those samples. */
     for (size_t j = 0; j < n; j++)
         r->racers[order[j]].n_samples = r->racers[order[j]].n_rounds;
     for (int i = 0; i < r->plan->fresh; i++) {
@@ -433,8 +435,8 @@ static int fill_outcome(struct race *r, struct mf_race_outcome *ret)
     return 0;
 }
 
-/* Readmits the group's racers that were dropped last, because all remaining racers have failed. They keep the
- * samples of the rounds that they ran. */
+/* Readmits the racers of the group that were dropped last. This is necessary because all remaining racers
+ * have failed. The readmitted racers keep the samples of the rounds that they ran. */
 static void readmit(struct race *r, struct race_group *h)
 {
     int last = 0, group = (int)(h - r->groups);

@@ -26,14 +26,14 @@ struct mf_race_plan {
     int n_stages;
     int fresh;    /* rerun samples per racer */
     double alpha; /* family-wise error rate of dropping */
-    bool all;     /* drop no racer by time: every racer runs all rounds unless it fails */
+    bool all;     /* true: drop no racer by its time, so that every racer runs all rounds unless it fails */
 };
 int mf_race_plan_parse(const cJSON *json, struct mf_race_plan *ret, const char **ret_field);
 
 struct mf_racer {
     int64_t id;
     int group;       /* 0 to MF_RACE_GROUPS_MAX - 1 */
-    double *samples; /* by round; capacity: all rounds of the plan plus fresh */
+    double *samples; /* one sample per round; capacity: all rounds of the plan plus `fresh` */
     size_t n_samples;
     size_t n_rounds;       /* number of samples from rounds; the samples after these are from reruns */
     int dropped_at;        /* round after which the racer was dropped, or in which it failed; 0: neither */
@@ -42,8 +42,8 @@ struct mf_racer {
 };
 
 /* Takes one sample of a racer, in microseconds. `round` counts from 0; in a rerun it is MF_RACE_FRESH. A
- * racer is out of the race if the callback returns a negative errno (status unsupported) or a status > 0. If
- * the callback then sets no reason, the race supplies one. */
+ * racer leaves the race if the callback returns a negative errno (status unsupported) or a status > 0. If the
+ * callback then sets no reason, the race supplies one. */
 #define MF_RACE_FRESH (-1)
 typedef int (*mf_race_sample_fn)(void *context, size_t racer, int round, double *ret_us,
                                  char reason[MF_REASON_MAX]);

@@ -22,7 +22,8 @@ struct mf_rotation {
 /* Returns 0 or -ENOMEM. */
 int mf_rotation_make(const struct mf_shape *shape, const int32_t *ids, struct mf_rotation *ret);
 /* Returns the number of rotations for a call that reads `bytes` of weights: enough to exceed four times the
- * L2 size, plus one. *ret_cold is true if they do exceed it. */
+ * L2 size, plus one. *ret_cold is true if the weights of all rotations together exceed four times the L2
+ * size. */
 int mf_rotation_count(const struct mf_rotation *r, double bytes, double llc_bytes, bool *ret_cold);
 /* Writes the expert ids of rotation i, [T, k], to out. */
 void mf_rotation_ids(const struct mf_rotation *r, int i, const struct mf_shape *shape, const int32_t *ids,

@@ -9,7 +9,8 @@
 #include "measure/session/memory.h"
 
 #define PATTERN 0x5c
-#define LARGE   ((size_t)64 << 20) /* bytes; before allocating a larger buffer, check the available memory */
+/* in bytes; the available memory is checked before a larger buffer is allocated */
+#define LARGE ((size_t)64 << 20)
 
 static void poison_rows(struct mf_guarded *g, int part, int64_t row, int64_t rows)
 {
@@ -81,7 +82,8 @@ static int make(const struct mf_tensor_spec *a, const struct mf_shape *shape, st
         return r;
     for (int i = 0; i < g.n_parts; i++)
         g.ref.part[i] = g.region.at + g.start[i];
-    r = on_bands(&g, mf_region_populate); /* drawing the bands must not raise SIGBUS */
+    /* Allocate the pages first, so that writing the bands does not raise SIGBUS. */
+    r = on_bands(&g, mf_region_populate);
     if (r == 0) {
         draw_bands(&g);
         r = mf_region_alloc_copy(&g.region, device);
@@ -148,7 +150,8 @@ int mf_guarded_poison(struct mf_guarded *g, const int64_t *source, bool zero)
     return mf_region_push(&g->region);
 }
 
-/* Returns the number of bytes of [from, to) that differ from the pattern, and the first and last of them. */
+/* Returns the number of bytes in [from, to) that differ from the pattern. Stores the offsets of the first and
+ * the last of these bytes. */
 static size_t count_changed(const struct mf_guarded *g, size_t from, size_t to, size_t *ret_first,
                             size_t *ret_last)
 {

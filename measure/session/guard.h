@@ -2,8 +2,9 @@
  *
  *   [band][part 0][band][part 1][band]      each part 64-byte aligned, each band at least MF_GUARD_BYTES
  *
- * A guard band holds a fixed pattern. A changed byte proves a write outside the part. A part is filled with
- * the poison of its format (mf_poison). Only rows that a step must write are poisoned again and checked. */
+ * A guard band holds a fixed pattern. A changed byte in a band proves a write outside the parts. A part is
+ * filled with the poison of its format (mf_poison). Before later runs, only the rows that a step must write
+ * are poisoned again and checked. */
 #pragma once
 
 #include "kernels/core/tensors.h"
@@ -21,7 +22,7 @@ struct mf_guarded {
     size_t start[MF_PARTS_MAX], end[MF_PARTS_MAX];
     struct mf_device_data
         *device_data; /* not owned; fills the device copy. NULL: the host fills the buffer and copies it */
-    bool poisoned;    /* every row was poisoned at least once */
+    bool poisoned;    /* true: every row was poisoned at least once */
 };
 
 /* Allocates a buffer and writes the bands on the host. The contents of the parts are undefined. The device
@@ -35,10 +36,10 @@ int mf_guarded_new_on_device(const struct mf_tensor_spec *a, const struct mf_sha
                              struct mf_device_data *device_data, struct mf_guarded *ret);
 void mf_guarded_release(struct mf_guarded *g);
 /* Poisons the rows that a step must write. These are the rows with source[p] >= 0, or all rows if source is
- * NULL. All rows are also poisoned for index tensor specs, on first use, and if device_data fills the buffer.
- * If `zero`, clears the buffer instead; this is for outputs that a step accumulates into. On return the
- * device copy is up to date. If device_data fills the buffer, the host's parts stay as they were last pulled.
- */
+ * NULL. All rows are also poisoned in three cases: for index tensor specs, on the first use of the buffer,
+ * and if device_data fills the buffer. If `zero` is true, clears the buffer instead; this is for outputs that
+ * a step accumulates into. On return the device copy is up to date. If device_data fills the buffer, the
+ * host's copy of the parts keeps the values of the last pull. */
 int mf_guarded_poison(struct mf_guarded *g, const int64_t *source, bool zero);
 /* Returns 1 and a message if a band was overwritten, and repairs the bands. Returns 0 if all bands are
  * intact. */

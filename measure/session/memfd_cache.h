@@ -1,7 +1,7 @@
 /* LRU store of sealed memory files (memfd), by key. The files outlive a session.
  *
- * The total size is limited. When it is exceeded, the least recently used file is evicted. Only files sealed
- * against shrinking, growing and writing are accepted. */
+ * The total size of the files is limited. If a new file exceeds the limit, the least recently used files are
+ * evicted. Only files sealed against shrinking, growing and writing are accepted. */
 #pragma once
 
 #include <stddef.h>
@@ -29,15 +29,15 @@ struct mf_kept_store {
 
 void mf_kept_store_init(struct mf_kept_store *s, uint64_t max_bytes);
 void mf_kept_store_release(struct mf_kept_store *s);
-/* Takes ownership of the descriptor, even on error. Replaces an existing key. Returns -EPERM if the file is
- * not sealed, -EINVAL for a bad key or size, or -EFBIG if the file is larger than the store. */
+/* Takes ownership of the descriptor, even on error. If the key exists, replaces its file. Returns -EPERM if
+ * the file is not sealed, -EINVAL for a bad key or size, or -EFBIG if the file is larger than the store. */
 int mf_kept_store_add(struct mf_kept_store *s, const char *key, int fd, uint64_t bytes);
-/* Returns NULL if the key is not found. Counts as a use of the file. The result is valid until the next add
- * or drop. */
+/* Returns NULL if the key is not found. Marks the file as most recently used. The result is valid until the
+ * next add or drop. */
 const struct mf_kept *mf_kept_store_find(struct mf_kept_store *s, const char *key);
 void mf_kept_store_drop(struct mf_kept_store *s, const char *key);
 
-/* Store within this process, shared by its sessions. */
+/* A store within this process, which its sessions share. */
 struct mf_local_memfd_store {
     struct mf_memfd_store memfd_store; /* must be the first member: sessions get a pointer to it */
     struct mf_kept_store store;

@@ -40,10 +40,10 @@ static void collapse_thread(void *context, int thread, int n_threads)
     }
 }
 
-/* Converts the file to huge pages where supported (Linux 6.1). To collapse 2 MiB, one touched page is enough,
- * whatever the value of shmem_enabled, and the file can still be sealed. Without support the file keeps small
- * pages. Large files are populated by all threads, because in a virtual machine one thread populates less
- * than 1 GB/s of new memory. */
+/* Converts the file to huge pages where supported (Linux 6.1). One touched page is enough to convert 2 MiB,
+ * whatever the value of shmem_enabled, and the file can still be sealed afterwards. Without kernel support
+ * the file keeps small pages. Large files are populated by all threads, because in a virtual machine one
+ * thread populates less than 1 GB/s of new memory. */
 static void prefer_huge(int fd, uint64_t bytes)
 {
     size_t whole = (size_t)(bytes / MF_HUGE_PAGE * MF_HUGE_PAGE);

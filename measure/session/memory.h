@@ -5,8 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Creates a sealable, close-on-exec memory file of that size, in huge pages where available. The caller must
- * unmap all writable mappings before calling mf_memory_seal. */
+/* Creates a sealable, close-on-exec memory file of `bytes` bytes, in huge pages where available. The caller
+ * must unmap all writable mappings before calling mf_memory_seal. */
 int mf_memory_file(const char *name, uint64_t bytes, int *ret_fd);
 /* mf_memory_file_sparse creates the file without pages. mf_memory_populate allocates all pages, or returns
  * -ENOMEM. */

@@ -41,8 +41,8 @@ static int take_step(struct mf_offer *offer, const struct mf_step *step)
     return r;
 }
 
-/* Orders steps as the coordinator orders them in units, so that code that is measured first is compiled
- * first. */
+/* Orders steps as the coordinator orders them in units, so that the code of the steps that are measured first
+ * is also compiled first. */
 static int compare(const void *va, const void *vb)
 {
     const struct mf_step *a = va, *b = vb;

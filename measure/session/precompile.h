@@ -25,6 +25,6 @@ int mf_ahead_add(struct mf_ahead *a, const struct mf_step *step);
  * *ret_steps is the number of offered steps. Returns 0 or -ENOMEM. */
 int mf_ahead_add_shape(struct mf_ahead *a, const char *families, size_t *ret_steps);
 void mf_ahead_release(struct mf_ahead *a);
-/* Compiles on the device. Compile errors are ignored here, because the step that opens the code reports them.
- */
+/* Compiles the code objects on the device. Compile errors are ignored here, because the step that opens the
+ * code reports them. */
 void mf_ahead_compile(const struct mf_ahead *a, struct mf_device *device);

@@ -8,7 +8,7 @@
 
 /* a step slower than this multiple of its layout's best time needs no further samples */
 #define LAYOUT_FACTOR 1.05
-/* a step slower than the limit needs a second run, unless it exceeds this multiple of the best */
+/* a step slower than the limit needs a second run, unless its time exceeds this multiple of the best time */
 #define RERUN_FACTOR 3.0
 #define HANG_FACTOR  20.0 /* silence limit of a run, as a multiple of the best time of the step's kind */
 #define HANG_MIN_MS  2000.0

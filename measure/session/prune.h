@@ -39,12 +39,12 @@ struct mf_prune_bests {
 /* Best times of one step's competitors in microseconds; 0: unknown. */
 struct mf_prune {
     double kind_us, interface_us, layout_us;
-    bool applies; /* the step may be stopped early */
+    bool applies; /* true: the step may be stopped early */
 };
 
 /* Time limit for the first run of a step, in microseconds. */
 struct mf_prune_limit {
-    double us; /* drop the step if it took longer; INFINITY: no limit */
+    double us; /* drop the step if its first run took longer; INFINITY: no limit */
     /* up to this time, a second run must also exceed the limit before the step is dropped */
     double rerun_us;
     double factor;      /* us / best_us */
@@ -66,9 +66,9 @@ struct mf_prune mf_prune_start(const struct mf_prune_bests *bests, const struct 
                                const struct mf_step *step, double caller_best_us, bool exhaustive);
 struct mf_prune_limit mf_prune_limit(const struct mf_prune *p);
 /* True if more than half of the `count` planned samples already exceed the limit of the step's layout. The
- * median then exceeds it too, whatever the remaining samples are. us has the n samples so far. */
+ * median then also exceeds the limit, whatever the remaining samples are. `us` has the n samples so far. */
 bool mf_prune_is_decided(const struct mf_prune *p, const double *us, size_t n, int count);
-/* Returns the time in ms without a message after which a step counts as hung, at most cap_ms. The time is
- * derived from the best time of the step's kind. It is cap_ms if the best time is unknown or the search is
- * exhaustive. */
+/* Returns the silence limit of a step in ms, at most cap_ms. A step that sends no message for this time is
+ * considered hung. The limit is derived from the best time of the step's kind. It is cap_ms if the best time
+ * is unknown or the search is exhaustive. */
 int64_t mf_prune_hang_ms(double best_us, bool exhaustive, int64_t cap_ms);

@@ -114,7 +114,7 @@ int mf_region_seal(int fd, size_t bytes, struct mf_memfd_store *memfd_store, con
         return result;
     }
     int kept = memfd_store ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
-    /* If memfd_store cannot take the file, this session still has its own mapping. */
+    /* If memfd_store cannot take the file, ignore the error, because this session has its own mapping. */
     if (kept >= 0)
         (void)memfd_store->keep(memfd_store, key, kept, r.bytes);
     *ret = r;

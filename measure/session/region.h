@@ -18,7 +18,7 @@ struct mf_region {
     /* device that holds a copy of the region in its own memory; NULL: launches use `at` */
     struct mf_device *device;
     uint8_t *copy; /* device copy of the whole region */
-    bool sparse;   /* the host has pages only for bytes written or pulled */
+    bool sparse;   /* true: the host has pages only for bytes written or pulled */
 };
 #define MF_REGION_INIT \
     {                  \
@@ -27,8 +27,8 @@ struct mf_region {
 
 /* Creates a zeroed, writable region, rounded up to whole pages. Returns 0 or -ENOMEM. */
 int mf_region_new(size_t bytes, struct mf_region *ret);
-/* Like mf_region_new, but without host pages; for data that a device writes and the host rarely reads.
- * mf_region_pull allocates the pages. */
+/* Creates a region like mf_region_new, but without host pages, for data that a device writes and the host
+ * rarely reads. mf_region_pull allocates the pages. */
 int mf_region_new_sparse(size_t bytes, struct mf_region *ret);
 /* Seals a finished file of whole pages, maps it read-only with all pages present, and adds it to memfd_store
  * (may be NULL). Takes ownership of the descriptor, even on error. */
@@ -44,17 +44,17 @@ void mf_region_release(struct mf_region *r);
  * program can map the file. Returns -ENOENT if the address is in no region. */
 int mf_region_locate(const void *address, int *ret_fd, uint64_t *ret_offset);
 
-/* mf_region_alloc_copy allocates a zeroed copy on a device that has its own memory. mf_region_push copies
- * host to device, mf_region_pull device to host. They do nothing for other devices or if device is NULL.
- * Return -ENOMEM or -EIO on error. */
+/* mf_region_alloc_copy allocates a zeroed copy on a device that has its own memory. mf_region_push copies the
+ * host's data to the device, and mf_region_pull copies the device's data to the host. These functions do
+ * nothing if `device` is NULL or has no memory of its own. On error they return -ENOMEM or -EIO. */
 int mf_region_alloc_copy(struct mf_region *r, struct mf_device *device);
 /* Allocates zeroed memory only on a device that has its own memory. The region cannot be pushed, pulled or
  * mapped. Returns 0 or -ENOMEM. */
 int mf_region_on_device(size_t bytes, struct mf_device *device, struct mf_region *ret);
 int mf_region_push(const struct mf_region *r);
 int mf_region_pull(const struct mf_region *r);
-/* Allocates host pages of a sparse region. Without them, a write raises SIGBUS if memory is exhausted.
- * Returns 0 or -ENOMEM. */
+/* Allocates host pages of a sparse region. A write to a page that is not allocated raises SIGBUS if memory is
+ * exhausted. Returns 0 or -ENOMEM. */
 int mf_region_populate(const struct mf_region *r, size_t at, size_t bytes);
 int mf_region_push_range(const struct mf_region *r, size_t at, size_t bytes);
 int mf_region_pull_range(const struct mf_region *r, size_t at, size_t bytes);

@@ -126,8 +126,9 @@ static int bind(struct probe *p)
     return r;
 }
 
-/* Binds. If memory is exhausted, frees the device cache and binds again. If an output is verified against z,
- * the host creates z before the second try, because the step's buffers may leave no memory for z. */
+/* Binds the buffers of the step. If memory is exhausted, frees the device cache and binds again. If an output
+ * is verified against z, the host creates z before the second try, because the step's buffers may leave no
+ * memory for z. */
 static int bind_with_retry(struct probe *p)
 {
     int r = bind(p);
@@ -250,8 +251,8 @@ static bool is_refused(struct probe *p, int r, const struct mf_verdict *verdict)
     return r != 0;
 }
 
-/* Calls a function of measure/verify/verify.h. If the host lacks z for it, creates z and calls the function
- * again. Creating z does not count against the step's time limit. */
+/* Calls a function of measure/verify/verify.h. If the function needs z and the host lacks z, creates z and
+ * calls the function again. Creating z does not count against the step's time limit. */
 static int verify_with(int (*verify)(const struct mf_verify_input *, struct mf_verdict *), struct probe *p,
                        const struct mf_verify_input *v, struct mf_verdict *ret)
 {
@@ -296,7 +297,7 @@ static int verify_second(struct probe *p)
     return 0;
 }
 
-/* Makes run 0 or 1 on poisoned outputs. The run is verified later and also counts as a sample. */
+/* Runs the step as run 0 or 1, on poisoned outputs. The run is verified later, and also gives a sample. */
 static int run_poisoned(struct probe *p, int run)
 {
     int r = poison(p, run);
@@ -361,7 +362,8 @@ static int second_run(struct probe *p)
     return 0;
 }
 
-/* Takes n samples. Stops earlier once the samples so far decide the median of all `count` samples. */
+/* Takes n samples. Stops earlier once the samples so far show that the median of all `count` samples exceeds
+ * the limit. */
 static int take_samples(struct probe *p, int n, int count)
 {
     p->run = 1;
@@ -375,15 +377,15 @@ static int take_samples(struct probe *p, int n, int count)
     return 0;
 }
 
-/* Makes the warm-up runs. If there are any, discards all samples so far, even the sample of the verified run.
- */
+/* Makes the warm-up runs. If the options request warm-up runs, then discards all samples so far, even the
+ * sample of the verified run. */
 static int warm_up(struct probe *p)
 {
     struct mf_sink *sink = p->s->sink;
     double us;
     p->run = 1;
     for (int64_t i = 0; i < p->s->options.warmup; i++) {
-        /* every run gets the full time limit */
+        /* Restart the time limit, so that every run gets the full limit. */
         int r = sink->begin(sink, p->result.id, false, hang_limit_ms(p));
         if (r == 0)
             r = mf_measure_run(&p->measured, mf_measure_next(&p->measured), &us, NULL);

@@ -39,7 +39,7 @@ struct mf_probe_step {
     int64_t id;
     struct mf_step step;
 };
-/* Returns the best time in microseconds that the caller knows for that set of ops, or 0. */
+/* Returns the best time in microseconds that the caller knows for the set of ops `covers`, or 0. */
 typedef double (*mf_best_fn)(void *context, mf_ops covers);
 
 /* Verifies and times each step, and reports one result per step. A failed step is also a result. A negative

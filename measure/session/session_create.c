@@ -14,10 +14,11 @@
 #include "measure/session/session.h"
 #include "measure/session/session_data.h"
 
-/* minimum size of the inputs and outputs that are kept between steps, in bytes */
+/* inputs and outputs are kept between steps up to at least this total size, in bytes */
 #define BUFFER_MIN (256u << 20)
 
-/* Estimates the host memory in bytes for the references with z and the largest tensor specs. */
+/* Returns an estimate of the host memory, in bytes, for the references with z and for the largest tensor
+ * specs. */
 static double layer_bytes(const struct mf_shape *shape)
 {
     double rows = (double)shape->token * shape->topk, I = shape->inter_dim, H = shape->model_dim;
@@ -78,8 +79,8 @@ static int make_bias(struct mf_session *s, enum mf_tensor b, struct mf_region *r
     return r;
 }
 
-/* Creates the weights in layout `row`. The host converts them to other layouts and computes references from
- * them. */
+/* Creates the weights in layout `row`. The host converts these weights to other layouts and computes
+ * references from them. */
 static int make_host_weights(struct mf_session *s, char *why, size_t cap)
 {
     struct mf_session_weight *w;
@@ -98,8 +99,8 @@ static int make_host_weights(struct mf_session *s, char *why, size_t cap)
 }
 
 /* Creates the shape's data and references. If the device can create weights, it also computes the references
- * from them. If the device has too little memory, the host creates everything. Writes to `why` only if it can
- * say more than strerror. */
+ * from these weights. If the device has too little memory, the host creates everything. Writes to `why` only
+ * if there is more to say than the text of strerror. */
 static int make_data(struct mf_session *s, char *why, size_t cap)
 {
     int r = check_memory(layer_bytes(&s->shape), why, cap);

@@ -45,8 +45,8 @@ static struct mf_tensor_ref weight_ref(const struct mf_part *parts, int n, uint8
 }
 
 /* Creates one weight expert by expert. Each thread creates an expert in its own buffer and writes the buffer
- * to the file. Writing whole pages avoids zeroing them first; zeroing is most of the cost of filling a
- * mapping. */
+ * to the file. Writing whole pages avoids zeroing the pages first. Zeroing would be most of the cost of
+ * filling a mapping. */
 struct weight_job {
     struct mf_session *s;
     const struct mf_tensor_spec *tensor_spec;
@@ -250,11 +250,11 @@ static int make_input_on_host(struct mf_session *s, const struct mf_tensor_spec 
     return r;
 }
 
-/* Source of an input that is created on the device, so that the host need not encode it. */
+/* Source of an input that is created on the device, so that the host does not have to encode the input. */
 enum source {
     SOURCE_NONE,
-    SOURCE_X,     /* copy of the layer's x */
-    SOURCE_Z,     /* z, which the host lacks */
+    SOURCE_X,     /* a copy of the layer's x */
+    SOURCE_Z,     /* z of the device; the host has no copy of z */
     SOURCE_GATHER /* gathered from the same tensor in another order */
 };
 
@@ -387,7 +387,8 @@ int mf_session_output(struct mf_session *s, const struct mf_tensor_spec *a, stru
     return 0;
 }
 
-/* Makes the source rows in slot order under expert parallelism. Slots of experts on other ranks get -1. */
+/* Computes the source row of each row in slot order under expert parallelism. Slots of experts on other ranks
+ * get -1. */
 static int make_slots(const struct mf_session *s, struct mf_session_order *ret)
 {
     int64_t rows = s->shape.token * s->shape.topk;
@@ -398,7 +399,7 @@ static int make_slots(const struct mf_session *s, struct mf_session_order *ret)
     return ret->slots ? 0 : -ENOMEM;
 }
 
-/* Makes the source rows of a decoded weight. Rows of experts without a route get -1. */
+/* Computes the source row of each row of a decoded weight. Rows of experts without a route get -1. */
 static int make_decoded(const struct mf_session *s, const struct mf_tensor_spec *a,
                         struct mf_session_order *ret)
 {

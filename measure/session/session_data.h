@@ -1,9 +1,9 @@
 /* Private data of a session and the buffers created from it on demand. The public interface is session.h.
  *
  * Weights and references are in sealed memory files, keyed by everything that they depend on. Weights that a
- * device creates itself exist only in device memory, and the next runner creates them again. Inputs are
- * created once per tensor spec and rotation and are then read-only. Each output has two buffers, for run one
- * and run two. Inputs and outputs are dropped between steps once they exceed a quarter of the memory that was
+ * device creates exist only in device memory, and the next runner creates them again. Inputs are created once
+ * per tensor spec and rotation and are then read-only. Each output has two buffers, for run one and run two.
+ * Inputs and outputs are dropped between steps once their total size exceeds a quarter of the memory that was
  * free at session start. */
 #pragma once
 
@@ -20,8 +20,9 @@ struct mf_session_weight {
     struct mf_region region;
     /* ref: host addresses, NULL if the host has no copy; launch_ref: addresses for launches */
     struct mf_tensor_ref ref, launch_ref;
-    double used[MF_ROTATIONS_MAX]; /* by rotation: session.traffic when it was last read; < 0: never */
-    int cursor;                    /* rotation of the last timed call that read this weight */
+    /* per rotation: value of session.traffic when the rotation was last read; < 0: never read */
+    double used[MF_ROTATIONS_MAX];
+    int cursor; /* rotation of the last timed call that read this weight */
 };
 
 struct mf_session_input {
@@ -66,7 +67,7 @@ struct mf_session {
     size_t n_orders;
     struct mf_region workspace, arena;
     uint64_t buffer_bytes, buffer_max;
-    bool step_has_run; /* a step has run since the device data was created */
+    bool step_has_run; /* true: a step has run since the device data was created */
 
     struct mf_prune_bests bests;
     double baseline_canary_us; /* lowest canary time of this session; 0: not run yet */
@@ -77,22 +78,22 @@ struct mf_session {
 int mf_session_reference(struct mf_session *s);
 /* Creates z on the host if the references were created on the device without it. */
 int mf_session_z(struct mf_session *s);
-/* Finds or creates the weight in that tensor spec. The pointer is valid until the session ends. */
+/* Finds or creates the weight in tensor spec `a`. The pointer is valid until the session ends. */
 int mf_session_weight(struct mf_session *s, const struct mf_tensor_spec *a, struct mf_session_weight **ret);
-/* Finds or creates a step's input for that rotation. *ret_launch_ref has the addresses for launches.
+/* Finds or creates a step's input for the given rotation. *ret_launch_ref has the addresses for launches.
  * *ret_host (may be NULL) has the host addresses. */
 int mf_session_input(struct mf_session *s, const struct mf_tensor_spec *a, int rotation,
                      struct mf_tensor_ref *ret_launch_ref, struct mf_tensor_ref *ret_host);
 /* Finds or creates the output buffers for run one and run two. They are valid until the next
  * mf_session_trim(). */
 int mf_session_output(struct mf_session *s, const struct mf_tensor_spec *a, struct mf_guarded *ret[2]);
-/* Finds the source row of each row of an output, -1 for padding. If *ret is NULL, row p has source row p: in
- * token order, in slot order without expert parallelism, and for index tensor specs. */
+/* Finds the source row of each row of an output, -1 for padding. *ret is NULL if row p has source row p. This
+ * is the case in token order, in slot order without expert parallelism, and for index tensor specs. */
 int mf_session_source(struct mf_session *s, const struct mf_tensor_spec *a, const int64_t **ret);
-/* Frees device memory that device_data uses only as a cache. Returns true if there was any; the caller can
- * then retry a failed allocation. */
+/* Frees device memory that device_data uses only as a cache. Returns true if any memory was freed; the caller
+ * can then retry a failed allocation. */
 bool mf_session_free_device_cache(struct mf_session *s);
-/* Makes the region at least that large. Its contents are then undefined. */
+/* Makes the region at least `bytes` bytes large. The contents of the region are then undefined. */
 int mf_session_reserve(struct mf_session *s, struct mf_region *region, size_t bytes);
 /* Restores all step inputs, because an earlier step may have overwritten device memory without touching a
  * guard band. Weights are rewritten in place. Other inputs are dropped and created again on demand.
@@ -102,7 +103,7 @@ int mf_session_renew(struct mf_session *s);
 void mf_session_retry_reason(char reason[MF_REASON_MAX]);
 /* True if an earlier step may have overwritten the inputs, because the device cannot write-protect them. */
 bool mf_session_inputs_unprotected(const struct mf_session *s);
-/* Drops inputs and outputs if they are too large. Call it between steps only. */
+/* Drops all inputs and outputs if their total size is too large. Call it between steps only. */
 void mf_session_trim(struct mf_session *s);
 /* Frees all inputs, outputs and orders. Only mf_session_free calls it. */
 void mf_session_free_buffers(struct mf_session *s);
@@ -115,6 +116,6 @@ struct mf_ahead mf_session_ahead(const struct mf_session *s);
 /* Runs the canary. Returns its time relative to the lowest time of this session, or NAN if the canary failed.
  */
 double mf_session_canary(struct mf_session *s);
-/* Waits until the canary is back at its baseline. If it is still slow after 200 ms, its current time becomes
- * the baseline. */
+/* Waits until the canary is back at its baseline. If the canary is still slow after 200 ms, its current time
+ * becomes the baseline. */
 void mf_session_cool_down(struct mf_session *s);

@@ -66,7 +66,7 @@ int mf_session_reference(struct mf_session *s)
     int r = mf_reference_bytes(&s->shape, has_z(s), &bytes);
     if (r < 0)
         return r;
-    bytes = (bytes + 4095) & ~(size_t)4095; /* whole pages, like regions */
+    bytes = (bytes + 4095) & ~(size_t)4095; /* round up to whole pages, as for regions */
     reference_key(s, key);
     r = mf_region_find(s->memfd_store, key, bytes, &s->ref_region);
     if (r == -ENOENT)

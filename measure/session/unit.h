@@ -46,7 +46,7 @@ struct mf_unit_result {
     double us, mad; /* median and median absolute deviation of the samples */
     double err, row_err, row_limit;
     int verified;     /* number of verified runs: 0, 1 or 2; 2: all gates passed */
-    double canary;    /* canary time after this result, relative to the lowest of the session */
+    double canary;    /* canary time after this result, relative to the lowest canary time of the session */
     const char *mode; /* "cold": weights were read from memory; "warm"; "": not timed */
     const double *samples;
     size_t n_samples;
@@ -57,10 +57,10 @@ struct mf_unit_result {
 };
 
 struct mf_race_won {
-    int64_t winner; /* 0: no winner */
+    int64_t winner; /* id of the winner; 0: no winner */
     int64_t ties[64];
     size_t n_ties;
-    double us, mad; /* from the winner's rerun samples */
+    double us, mad; /* median and deviation of the winner's rerun samples */
 };
 
 #define MF_RACE_GROUPS_MAX 4
@@ -83,7 +83,7 @@ struct mf_sink {
     void (*phase)(struct mf_sink *s, enum mf_phase phase);
 };
 
-/* Store for memory that outlives a runner. The worker holds the sealed memory files. */
+/* A store for memory that outlives a runner. The worker holds the sealed memory files. */
 struct mf_memfd_store {
     /* Returns the file stored under the key, or -1 if the key is not found. The store keeps ownership. */
     int (*find)(struct mf_memfd_store *k, const char *key, uint64_t *ret_bytes);

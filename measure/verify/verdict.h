@@ -15,7 +15,7 @@ struct mf_verify_input {
     const int64_t *source;
     mf_ops covers; /* ops covered by the step or pipeline */
     double err_ratio;
-    bool accumulates; /* the output was zeroed, not poisoned */
+    bool accumulates; /* true: the output was zeroed before the run; false: it was poisoned */
 };
 
 struct mf_verdict {

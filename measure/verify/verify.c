@@ -44,9 +44,9 @@ static int inspect_on_host(struct inspection *s)
     return 0;
 }
 
-/* Inspects on the device if possible. The host inspects the output if the device has too little memory. It
- * also inspects every output that the device rejects, because a kernel may have overwritten the device's
- * reference but not the host's. */
+/* Inspects the output on the device if possible. The host inspects the output if the device has too little
+ * memory. The host also inspects every output that the device rejects, because a kernel may have overwritten
+ * the device's reference but not the host's. */
 static int inspect_and_judge(struct inspection *s, bool written_only, struct mf_verdict *ret)
 {
     bool on_device = mf_verify_runs_on_device(s->v), refused = false;
@@ -117,7 +117,7 @@ struct comparison {
     const struct mf_guarded *second;
     int64_t cols;
     float *scratch;    /* space for two rows per thread */
-    double *distances; /* per row; < 0: padding or bitwise equal */
+    double *distances; /* per row: distance between the two runs; < 0: padding or bitwise equal */
 };
 
 static void compare_thread(void *context, int thread, int n_threads)
@@ -166,8 +166,8 @@ int mf_verify_stable(const struct mf_verify_input *first, const struct mf_guarde
 {
     const struct mf_guarded *a = first->out;
     char name[96];
-    /* Index outputs are not compared. Each run was checked against the contract, which leaves the order of
-     * ids free. */
+    /* Index outputs of two runs are not compared, because the contract allows any order of ids. Each run was
+     * already checked against the contract. */
     if (a->tensor_spec.format == MF_FORMAT_INDEX)
         return 0;
     int64_t rows = a->parts[0].rows, n = 0, at = -1;

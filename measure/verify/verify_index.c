@@ -41,7 +41,7 @@ static int check_blocks(const struct mf_verify_input *v, const int64_t *routes, 
     return 0;
 }
 
-/* Compares the ids of each expert as sets, and the weight of each id. want and got are sorted. */
+/* Compares the set of ids of each expert, and the weight of each id. `want` and `got` are sorted. */
 static int check_routes(const struct route *want, const struct route *got, int64_t n, struct mf_verdict *ret)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -63,7 +63,7 @@ static int check_routes(const struct route *want, const struct route *got, int64
     return 0;
 }
 
-/* Collects the routes, without padding. Padding must have the contract's padding id and weight 0. */
+/* Collects the routes, without padding. Checks that padding has the contract's padding id and weight 0. */
 static int collect_routes(const struct mf_verify_input *v, int64_t in_use, struct route *got, int64_t n,
                           struct mf_verdict *ret)
 {
@@ -98,7 +98,7 @@ static int64_t rows_in_use(const struct mf_shape *s, const int64_t *routes, int6
     return rows;
 }
 
-/* True if got holds each expected route once, in any order. */
+/* True if `got` holds each expected route once, in any order. */
 static bool routes_match(const struct mf_verify_input *v, const struct route *got, int64_t n, uint8_t *taken)
 {
     const struct mf_shape *s = &v->data->shape;

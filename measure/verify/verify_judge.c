@@ -12,9 +12,9 @@
 #define SMALL_ROW    0.05 /* minimum reference norm for relative errors, relative to the typical norm */
 #define EXPERT_ROWS  4    /* experts with fewer rows are judged by the row gate only */
 #define EXPERT_SHARE 0.5
-#define CHUNKS       64 /* fixed, so that sums do not depend on the number of threads */
+#define CHUNKS       64 /* number of chunks; fixed, so that sums do not depend on the number of threads */
 
-/* Sums over a range of rows, without padding. */
+/* The sums over a range of rows, without padding. */
 struct tally {
     int64_t n, n_unwritten, n_bad;
     int64_t unwritten, bad; /* index of the first unwritten row and of the first bad row; -1: none */
@@ -232,8 +232,8 @@ struct by_source {
     double error, limit;
 };
 
-/* True if the largest error is within EXPERT_SHARE times the smallest limit. Then the median error is within
- * its limit too, so that most experts need no sorting. */
+/* True if the largest error is within EXPERT_SHARE times the smallest limit. The median error is then also
+ * within its limit, so no sorting is needed to find the median. This is the case for most experts. */
 static bool all_within(const double *errors, const double *limits, int64_t n)
 {
     double largest = 0, least = INFINITY;

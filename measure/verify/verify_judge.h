@@ -4,9 +4,9 @@
 
 #include "measure/verify/verify_row.h"
 
-/* rows holds all rows of the output as filled by mf_verify_row_inspect; this function fills error and limit.
- * cols is the number of values per row. If written_only, applies the poison gate only. Returns 0, 1 with a
- * reason, or -ENOMEM. */
+/* `rows` holds all rows of the output as filled by mf_verify_row_inspect; this function fills their members
+ * `error` and `limit`. cols is the number of values per row. If written_only is true, applies only the poison
+ * gate. Returns 0, 1 with a reason, or -ENOMEM. */
 int mf_verify_judge(const struct mf_verify_input *v, struct mf_verify_row *rows, int64_t cols,
                     bool written_only, struct mf_verdict *ret);
 

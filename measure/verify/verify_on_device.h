@@ -4,12 +4,12 @@
 
 #include "measure/verify/verify_row.h"
 
-/* True if the device can inspect this output. If it cannot, or has too little memory, the output is copied to
- * the host and inspected there. */
+/* True if the device can inspect this output. If the device cannot inspect the output, or has too little
+ * memory, the output is copied to the host and inspected there. */
 bool mf_verify_runs_on_device(const struct mf_verify_input *v);
 
-/* Does on the device what mf_verify_row_inspect does for each row. Returns -ENOMEM if the device has too
- * little memory, or -EIO. */
+/* Inspects each row on the device, as mf_verify_row_inspect does on the host. Returns -ENOMEM if the device
+ * has too little memory, or -EIO. */
 int mf_verify_rows_on_device(const struct mf_verify_input *v, struct mf_verify_row *rows);
 
 /* Writes the relative distance of each row between two runs: < 0 for padding and for rows that are bitwise

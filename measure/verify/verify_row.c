@@ -101,7 +101,7 @@ static void decode_weight(const struct mf_verify_input *v, int64_t p, int64_t co
     const struct mf_layout *l = mf_layout_find(g->tensor_spec.order);
     int64_t of_expert = g->parts[0].rows / v->data->shape.expert, e = p / of_expert;
     const uint16_t *expert = (const uint16_t *)g->ref.part[0] + e * of_expert * cols;
-    uint16_t *row = (uint16_t *)plain; /* reuses the memory of plain before plain is filled */
+    uint16_t *row = (uint16_t *)plain; /* uses the memory of `plain` before `plain` is filled */
     mf_layout_row(l, 16, (size_t)of_expert, (size_t)cols, (size_t)(p % of_expert), expert, row);
     mf_bf16_to_floats(row, (size_t)cols, to);
     mf_reference_weight_row(v->data, mf_encoded_weight_of(g->tensor_spec.tensor), (int32_t)e, p % of_expert,
@@ -116,8 +116,8 @@ struct sums {
 typedef float v16 __attribute__((vector_size(64)));
 typedef int32_t v16i __attribute__((vector_size(64)));
 
-/* Compares x with ref * factor (ref NULL: zeros). Counts elements that are not finite and mismatches, and
- * sums squares. */
+/* Compares x with ref * factor (ref NULL: zeros). Counts mismatches and elements that are not finite, and
+ * adds up the sums of squares. */
 MF_VECTOR_BODY(static, void, compare_row,
                (const float *x, const float *ref, float factor, size_t n, struct sums *ret),
                (x, ref, factor, n, ret), {
@@ -138,7 +138,7 @@ MF_VECTOR_BODY(static, void, compare_row,
                        v16 d = a - b;
                        v16i ad = (v16i)d & 0x7fffffff, ab = (v16i)b & 0x7fffffff;
                        bad -= ((v16i)a & 0x7f800000) == 0x7f800000;
-                       /* false for NaN, which `bad` counts */
+                       /* the comparison is false for NaN; `bad` counts NaNs */
                        off -= (v16)ad > (float)MF_TOLERANCE + (float)MF_TOLERANCE * (v16)ab;
                        d2 += d * d;
                        r2 += b * b;

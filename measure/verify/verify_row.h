@@ -4,7 +4,7 @@
 
 #include "measure/verify/verdict.h"
 
-/* cost of processing one struct mf_verify_row, in elements as mf_pool_threads_for counts them */
+/* cost of processing one struct mf_verify_row, expressed in elements, as for mf_pool_threads_for */
 #define MF_VERIFY_ROW_WORK 32
 
 struct mf_verify_row {

@@ -217,7 +217,7 @@ static int events_start(struct mf_store *s, struct mf_request *r)
     if (text && mf_parse_i64(text, 0, INT64_MAX, &r->cursor) < 0)
         return mf_refuse_at(&r->response, 400, "last_event_id", "number",
                             "Last-Event-ID: expected the id of an event (0 or more)");
-    /* A larger id belongs to a farm that was recreated. */
+    /* A larger id is from an earlier farm, which was recreated with an empty database. */
     r->cursor = MF_MIN(r->cursor, last);
     r->first_cursor = r->cursor;
     return 0;

@@ -26,7 +26,8 @@ int mf_baseline_read(struct mf_submission_work *w, const char *text, struct mf_r
     return 0;
 }
 
-/* A baseline requires promote=improved: its rows are the ones a new row must beat. */
+/* For a submission with a baseline: sets promote=improved if promote is not given, and refuses every other
+ * value, because new rows must beat the rows of the baseline. */
 static int check_promote(struct mf_submission_work *w, struct mf_response *p)
 {
     if (!w->promote_given)

@@ -21,5 +21,5 @@ struct mf_page {
 };
 
 void mf_cursor_print(int64_t group, double number, int64_t id, char buf[MF_CURSOR_TEXT_MAX]);
-/* Sets from and the keys. Returns -EINVAL unless mf_cursor_print could have written the text. */
+/* Sets `from` and the keys. Returns -EINVAL unless mf_cursor_print could have written the text. */
 int mf_cursor_parse(const char *text, struct mf_page *ret);

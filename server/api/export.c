@@ -55,7 +55,8 @@ void mf_export_join(const struct mf_export_config *c, char *dst, size_t cap)
         (void)mf_pipeline_text_add(dst, cap, c->steps[i].family, c->steps[i].name);
 }
 
-/* Finds the steps that cover gemm1 and gemm2, which may be the same step. NULL if there is none. */
+/* Finds the steps that cover gemm1 and gemm2. One step may cover both. A result is NULL if no step covers
+ * that op. */
 static void find_stages(const struct mf_export_config *c, const struct mf_export_step **ret1,
                         const struct mf_export_step **ret2)
 {

@@ -23,7 +23,7 @@ struct mf_release_work {
     char created_by[MF_RELEASE_NAME_MAX];
     char *filters;
     struct mf_buf csv, manifest;
-    struct mf_release_row *rows; /* own their strings */
+    struct mf_release_row *rows; /* the rows own their strings */
     size_t n_rows, cap;
 };
 

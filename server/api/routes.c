@@ -378,7 +378,7 @@ static const char *take_name(const char *path, char ret[MF_PATH_NAME_MAX])
         return NULL;
     memcpy(ret, path, len);
     ret[len] = 0;
-    /* clients resolve "." and ".." as path segments */
+    /* refuse a leading ".", because clients resolve "." and ".." as path segments */
     return mf_is_name(ret, MF_PATH_NAME_MAX - 1) && *ret != '.' ? path + len : NULL;
 }
 

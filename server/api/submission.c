@@ -101,7 +101,8 @@ static int compare_order(const void *a, const void *b)
     return (x->shape > y->shape) - (x->shape < y->shape);
 }
 
-/* Keeps the first of equal shapes, in order, and reports the other shapes. lines: origins hold CSV lines. */
+/* If several shapes are equal, keeps the first and reports the others. Does not change the order. lines:
+ * true: origin.at is a line of the CSV; false: it is an index in `shapes`. */
 static int drop_duplicates(struct mf_submission_work *w, struct origin *origins, bool lines)
 {
     size_t n = w->submission.n_shapes, kept = 0, n_kept = 0;
@@ -209,8 +210,7 @@ static int read_shapes(struct mf_submission_work *w, const cJSON *shapes, struct
     return r < 0 ? mf_refuse_errno(p, r, "read the shapes") : 0;
 }
 
-/* --- body -------------------------------------------------------------------------------------------------
- */
+/* --- body ----------------------------------------------------------------------------------------------- */
 
 static int set_name(struct mf_submission_work *w, const char *text, struct mf_response *p)
 {
@@ -383,7 +383,8 @@ static void hash_body(struct mf_submission_work *w, const struct mf_request *r, 
     (void)sodium_bin2hex(w->hash, sizeof(w->hash), hash, sizeof(hash));
 }
 
-/* Reports shapes that do not fit the routing profile, because a batch is timed with one profile. */
+/* Drops shapes that the routing profile does not fit, and reports them as errors. All shapes of a batch are
+ * timed with one profile. */
 static int drop_unroutable(struct mf_submission_work *w)
 {
     size_t kept = 0;

@@ -1,5 +1,6 @@
-/* Forecasts of a task's pipelines before their race: the sum of the step times, corrected by the ratios of
- * earlier batches, and grouped by weight layout. No I/O. */
+/* Forecasts of the times of a task's pipelines, before they race. A forecast is the sum of a pipeline's step
+ * times, corrected by the ratios of measured time to forecast in earlier batches. Forecasts are grouped by
+ * weight layout. No I/O. */
 #pragma once
 
 #include "common/moe/pipeline_search.h"
@@ -7,14 +8,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Standard deviation of a forecast's logarithm that is assumed if earlier batches give no data. */
+/* Assumed standard deviation of a forecast's logarithm, if earlier batches give no data. */
 #define MF_FORECAST_LOG_SPREAD 0.05
 
 struct mf_forecast_layout {
     char text[MF_PATH_LAYOUT_MAX];
     size_t first_path;        /* index of its first path */
     double us;                /* least forecast of its paths */
-    double least_us, most_us; /* range of the least forecast, from log_spread */
+    double least_us, most_us; /* range of `us`, given log_spread */
 };
 
 struct mf_forecast {
@@ -32,7 +33,8 @@ struct mf_forecast {
 int mf_forecast_new(struct mf_path *paths, size_t n_paths, int64_t *step_ids, struct mf_forecast **ret);
 struct mf_forecast *mf_forecast_free(struct mf_forecast *fc);
 /* Fills in layouts and layout_of. Call it once, after corrected_us and log_spread are set. To find the paths
- * of a layout, compare layout_of instead of the text, because there are thousands of paths. */
+ * of a layout, compare the indices in layout_of and not the layout texts, because there are thousands of
+ * paths. */
 int mf_forecast_group_layouts(struct mf_forecast *fc);
 /* Returns NULL if no path uses the layout. */
 const struct mf_forecast_layout *mf_forecast_find(const struct mf_forecast *fc, const char *layout);

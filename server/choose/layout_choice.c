@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* relative difference from the lowest sum up to which sums count as equal */
+/* sums that differ from the lowest sum by less than this fraction count as equal */
 #define SAME_TIME 0.0005
 
 int mf_layout_compare(const void *va, const void *vb)

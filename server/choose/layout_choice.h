@@ -1,8 +1,8 @@
 /* Chooses the weight layout of a layer model. Pure functions.
  *
- * Production stores a layer's weights once, so a layout is judged by its total time over the ladder: all
- * token counts of the layer model. Forecasts are sums of step times and can be wrong. So they only select the
- * layouts to race, and the races decide. */
+ * Production stores a layer's weights once, so a layout is judged by its total time over the ladder (all
+ * token counts of the layer model). Forecasts are sums of step times and can be wrong. So the forecasts only
+ * select the layouts to race, and the races decide. */
 #pragma once
 
 #include "common/moe/pipeline_search.h"
@@ -18,7 +18,7 @@ struct mf_layout_sum {
     char text[MF_PATH_LAYOUT_MAX];
     int n_tasks;              /* tasks with a pipeline in this layout */
     double us;                /* sum of the tasks' best forecasts */
-    double least_us, most_us; /* range of that sum, given the forecast errors */
+    double least_us, most_us; /* range of `us`, given the forecast errors */
     bool raced;               /* pipelines of this layout raced */
     int n_raced;              /* tasks with a winner in this layout */
     double raced_us;          /* sum of the winners' times */
@@ -27,9 +27,9 @@ struct mf_layout_sum {
 /* Comparison for qsort. Order: most tasks (a task without a pipeline in the layout would get no config), then
  * lowest forecast, then name. */
 int mf_layout_compare(const void *a, const void *b);
-/* Moves the layouts that may be faster than the first layout, given the forecast errors of both, to the
- * places behind the first. Expects the order of mf_layout_compare and keeps it otherwise. Returns the number
- * of layouts to race, including the first; at most MF_LAYOUTS_RACED_MAX. */
+/* Expects the layouts in the order of mf_layout_compare. Moves the layouts that may be faster than the first
+ * layout, given the forecast errors of both, directly behind the first layout; the order is otherwise the
+ * same. Returns the number of layouts to race, including the first; at most MF_LAYOUTS_RACED_MAX. */
 size_t mf_layouts_to_race(struct mf_layout_sum *layouts, size_t n);
 /* Returns the index of the best raced layout: the one with winners for the most tasks, and among these the
  * one with the lowest sum of times. If sums differ by less than 0.05%, the first layout by name is best. -1:

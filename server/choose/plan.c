@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Fixed cost per step in seconds: opening, verifying, bookkeeping. */
+/* Fixed cost of a step in seconds: to open the kernel, verify it and record the result. */
 #define STEP_FIXED_S 0.015
-/* Runs of a step that is not dropped early: two verified, one warm-up, twenty timed. */
+/* Number of runs of a step that is not dropped early: two verified, one warm-up, twenty timed. */
 #define STEP_CALLS 23
 /* Typical time of a step, as a multiple of its time at the device's ceiling. It is large, because most
  * kernels are several times slower than the best. */
@@ -43,8 +43,8 @@ size_t mf_plan_cut(struct mf_step_row *steps, size_t n, const struct mf_plan_opt
         double step_s = mf_plan_step_s(&steps[i], &options->ceilings);
         bool other_block = i > first && steps[i].block_m != steps[i - 1].block_m;
         bool other_covers = i > first && steps[i].covers != steps[i - 1].covers;
-        /* A unit that is at least half full ends where the ops change, because its steps share little data
-         * with the following steps */
+        /* A unit that is at least half full ends where the covered ops change, because its steps share little
+         * data with the following steps */
         bool full = unit_s + step_s > options->target_s || (other_covers && unit_s > options->target_s / 2) ||
                     i - first == MF_PLAN_UNIT_STEPS_MAX;
         if (i > first && (other_block || full)) {

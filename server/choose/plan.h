@@ -1,9 +1,9 @@
 /* Cuts a task's steps into probe units. Pure functions.
  *
- * A unit holds steps with the same block_m (steps without a block_m form their own units). It holds one set
- * of covered ops, unless several small sets fit. A unit should take about target_s. A shorter unit loses less
- * work if a worker dies; with longer units, workers create the shape's data less often. The cut depends only
- * on the steps, not on the worker. */
+ * A unit holds steps with the same block_m (steps without a block_m form their own units). All its steps
+ * cover the same ops, unless several small sets of covered ops fit. A unit should take about target_s. With
+ * shorter units, less work is lost if a worker dies; with longer units, workers create the shape's data less
+ * often. The cut depends only on the steps, not on the worker. */
 #pragma once
 
 #include <stddef.h>

@@ -11,7 +11,7 @@ static int compare(const void *va, const void *vb)
     const struct mf_ranked *a = va, *b = vb;
     if (a->forecast_us != b->forecast_us)
         return a->forecast_us < b->forecast_us ? -1 : 1;
-    /* both paths are in one array, which is sorted by (us, names) */
+    /* if the forecasts are equal, keep the order of the path array, which is sorted by (us, names) */
     return a->path < b->path ? -1 : a->path > b->path;
 }
 
@@ -37,7 +37,7 @@ struct selection {
     size_t n;
 };
 
-/* True if a finalist is like r, as judged by `like`. */
+/* Returns true if a finalist is like `r`, as judged by the function `like`. */
 static bool is_represented(const struct selection *p, const struct mf_ranked *r,
                            bool (*like)(const struct mf_ranked *, const struct mf_ranked *))
 {
@@ -52,7 +52,7 @@ static bool is_represented(const struct selection *p, const struct mf_ranked *r,
  * applied. */
 enum pass { FIRST, OTHER_KIND, ONE_KERNEL, STRUCTURES, BLOCKS, CHEAPEST, CLOSE, N_PASSES };
 
-/* best: the pipeline with the lowest forecast; r is `rank` entries after it. */
+/* best: the pipeline with the lowest forecast. The tested pipeline is `rank` entries after `best`. */
 static bool is_selected(enum pass pass, const struct selection *p, const struct mf_ranked *best, size_t rank,
                         size_t topk)
 {
@@ -70,7 +70,7 @@ static bool is_selected(enum pass pass, const struct selection *p, const struct 
         return !is_represented(p, r, same_block);
     case CHEAPEST:
         return rank < topk;
-    case CLOSE: /* within the spread of both forecasts, it may be the fastest */
+    case CLOSE: /* given the spread of both forecasts, r may be faster than `best` */
         return (r->log_spread > 0 || best->log_spread > 0) &&
                r->forecast_us <= best->forecast_us * exp(r->log_spread + best->log_spread);
     case N_PASSES:
@@ -99,7 +99,8 @@ size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk, size_t ma
 
 #define FIRST_ROUNDS_MIN 2 /* minimum rounds of each racer in the first stage */
 #define FRESH_MIN        5
-/* maximum share of the budget for the minimum first rounds; beyond it the number of finalists is reduced */
+/* maximum share of the budget for the first FIRST_ROUNDS_MIN rounds; if they would take more, fewer finalists
+ * race */
 #define FIRST_ROUNDS_SHARE 0.75
 
 size_t mf_race_finalist_limit(double best_us, double budget_s, int topk)
@@ -108,7 +109,8 @@ size_t mf_race_finalist_limit(double best_us, double budget_s, int topk)
     return (size_t)fmin(fmax(n, MF_MAX(MF_FINALISTS_MIN, topk)), MF_FINALISTS_MAX);
 }
 
-/* Estimates the seconds of one of n_groups groups, if each stage drops the slowest racers. */
+/* Estimates the duration in seconds of one of n_groups groups. Assumes that each stage drops the slowest
+ * racers. */
 static double schedule_s(const double *forecast_us, size_t n, const struct mf_race_schedule *s,
                          size_t n_groups)
 {
@@ -129,12 +131,13 @@ void mf_race_schedule(const double *forecast_us, const size_t *n, size_t n_group
                       const struct mf_race_budget *budget, struct mf_race_schedule *ret)
 {
     /* The first stage has few rounds, of all racers; later stages have more rounds, of fewer racers. If the
-     * device's speed drifts, this halves the regret compared with timing each racer in one block, and it
-     * takes a fraction of the calls. */
+     * device's speed drifts, this schedule has half the regret of timing each racer in one block, and takes a
+     * fraction of the calls. */
     *ret = (struct mf_race_schedule){
         .stages = {{6, 16}, {10, 6}, {20, 4}}, .n_stages = 3, .fresh = budget->fresh, .alpha = 0.05};
     double full_s = 0;
-    /* the groups share the racers that a stage keeps, so that several groups take about as long as one */
+    /* divide the racers that a stage keeps among the groups, so that several groups take about as long as one
+     */
     for (int i = 0; i < ret->n_stages; i++)
         ret->stages[i].keep = MF_MAX(ret->stages[i].keep / (int)n_groups, 2);
     for (size_t k = 0; k < n_groups; forecast_us += n[k++])
@@ -173,7 +176,7 @@ int mf_race_pick(const struct mf_racer_result *racers, size_t n, int64_t winner)
             return (int)i;
         if (r->verified < 2)
             continue;
-        /* racers are in forecast order, so of two equal times the one with the better forecast wins */
+        /* racers are in forecast order, so if two times are equal, the racer with the lower forecast wins */
         if (best < 0 || r->us < racers[best].us)
             best = (int)i;
     }

@@ -38,8 +38,9 @@ struct mf_ranked {
  * fill the race. */
 size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk, size_t max_finalists);
 /* Returns the maximum number of finalists for a race of about budget_s, if the best forecast is best_us. Each
- * racer runs at least twice, and one of these runs is verified. If these runs would take more than three
- * quarters of the budget, the number is below MF_FINALISTS_MAX, but at least MF_FINALISTS_MIN and topk. */
+ * racer runs at least twice, and one of these runs is verified. If these minimum runs of all racers would
+ * take more than three quarters of the budget, the number is below MF_FINALISTS_MAX, but at least
+ * MF_FINALISTS_MIN and topk. */
 size_t mf_race_finalist_limit(double best_us, double budget_s, int topk);
 
 struct mf_race_rounds {
@@ -52,10 +53,10 @@ struct mf_race_schedule {
     int fresh;
     double alpha;
 };
-/* Schedules rounds so that the race takes about its budget. It has at least MF_RACE_ROUNDS_MIN rounds,
- * because a paired test needs them. forecast_us holds the forecasts of group 0, then those of group 1 and so
- * on; group k has n[k] forecasts, cheapest first. `keep` of a stage applies to each group. It is lower if
- * there are several groups, but at least two. */
+/* Schedules rounds so that the race takes about its budget. The race has at least MF_RACE_ROUNDS_MIN rounds,
+ * because a paired test needs that many. forecast_us holds the forecasts of group 0, then those of group 1
+ * and so on; group k has n[k] forecasts, cheapest first. A stage keeps `keep` racers of each group. If there
+ * are several groups, `keep` is lower, but at least two. */
 #define MF_RACE_ROUNDS_MIN 6
 struct mf_race_budget {
     double s;
@@ -76,5 +77,5 @@ struct mf_racer_result {
     int verified; /* verified runs */
 };
 /* Returns the index of the winning pipeline: the named winner if its result is valid, otherwise the fastest
- * pipeline with a valid result and two verified runs; -1 if there is none. */
+ * pipeline with a valid result and two verified runs. Returns -1 if no pipeline qualifies. */
 int mf_race_pick(const struct mf_racer_result *racers, size_t n, int64_t winner);

@@ -4,8 +4,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MF_RIVALS_MAX   3 /* the winner is not counted */
-#define MF_ENTRANTS_MIN 2 /* the winner and one rival */
+#define MF_RIVALS_MAX   3 /* maximum number of rivals, without the winner */
+#define MF_ENTRANTS_MIN 2 /* minimum: the winner and one rival */
 
 struct mf_entrant {
     int64_t pipeline;

@@ -1,12 +1,14 @@
-/* Authentication of peers, if the hub has keys. The farm answers the hub's ZAP requests. The answer depends
- * on the CURVE public key whose secret key the peer has proven to hold:
+/* Authentication of peers, if the hub has keys. The farm answers the hub's requests of ZeroMQ's
+ * authentication protocol (ZAP). The answer depends on the CURVE public key whose secret key the peer has
+ * proven to hold:
  *
- *   enrolled key           User-Id: the key in hexadecimal. It (not the routing id) identifies the worker.
- *   enrolment token's key  User-Id: "token:ID". The peer may send ENROL only.
+ *   enrolled key           User-Id: the key in hexadecimal. The key (not the routing id) identifies a worker
+ *   enrolment token's key  User-Id: "token:ID". The peer may send ENROL only
  *   any other key          the handshake fails
  *
- * A connection outlives the revocation of its key. So the farm removes the slot of a revoked key in the same
- * iteration, and checks each message of a peer without a slot against the store. */
+ * A connection outlives the revocation of its key. So when a key is revoked, the farm removes the key's slot
+ * in the same iteration. If a peer without a slot sends a message, the farm checks the peer's key in the
+ * store. */
 #include "server/farm/access.h"
 #include "server/farm/farm_private.h"
 
@@ -168,8 +170,8 @@ int mf_farm_key_revoke(struct mf_farm *f, int64_t id)
     return 0;
 }
 
-/* Creates the first admin token of the farm and writes it to a file, for users that can read the state
- * folder. If the file is missing, revokes the previous token of this kind and creates a new one. */
+/* Unless the file exists, creates the farm's first admin token and writes it to the file, for users that can
+ * read the state folder. Revokes the token that an earlier call created. */
 int mf_access_first_token(struct mf_farm *f, const char *path)
 {
     char text[MF_TOKEN_TEXT_MAX], line[MF_TOKEN_TEXT_MAX + 1];

@@ -78,8 +78,8 @@ static int add_batch_event(struct mf_farm *f, int64_t batch, const char *state)
 
 /* ---- submission ---- */
 
-/* Finds the ids of the requested classes or, if none is requested, of all classes with a worker. If no class
- * has a worker, the only id is 0, which stands for the class of the next worker. */
+/* Finds the ids of the requested classes or, if no class is requested, of all classes with a worker. If no
+ * class has a worker, the list holds only the id 0, which stands for the class of the next worker. */
 static int find_classes(struct mf_farm *f, const struct mf_batch_options *o, struct mf_ids *ret)
 {
     int r = 0;
@@ -105,8 +105,8 @@ static int compare_shapes(const void *a, const void *b)
 }
 
 /* Adds tasks in the order in which they are listed: by layer model and token count. Tasks start in the order
- * of mf_store_tasks_waiting. That order also keeps units of one layer model together, so that the weights of
- * the layer model are created once. */
+ * of mf_store_tasks_waiting. That start order keeps units of one layer model together, so that the weights of
+ * the layer model are created only once. */
 static int add_tasks(struct mf_farm *f, int64_t batch, const struct mf_submission *s,
                      const struct mf_ids *classes)
 {
@@ -138,7 +138,7 @@ static int add_tasks(struct mf_farm *f, int64_t batch, const struct mf_submissio
     return r;
 }
 
-/* Adds the known rows. Skips rows of classes that the batch does not use, if its classes are known. */
+/* Adds the known rows to the batch. If the batch's classes are known, skips the rows of all other classes. */
 static int add_known(struct mf_farm *f, int64_t batch, const struct mf_submission *s,
                      const struct mf_ids *classes)
 {
@@ -159,7 +159,7 @@ static int add_known(struct mf_farm *f, int64_t batch, const struct mf_submissio
     return r;
 }
 
-/* Adds a list of the submission to the receipt; NULL: adds an empty list. */
+/* Copies a list of the submission to the receipt. list NULL: adds an empty list. */
 static bool add_list(cJSON *receipt, const char *name, const cJSON *list)
 {
     return cJSON_AddItemToObject(receipt, name, list ? cJSON_Duplicate(list, true) : cJSON_CreateArray());
@@ -253,7 +253,8 @@ int mf_farm_cancel(struct mf_farm *f, int64_t batch)
     return r;
 }
 
-/* Mean and standard deviation of one structure's ratios. The ratios come sorted by class and structure. */
+/* Sums for the mean and standard deviation of one structure's ratios. The query returns the ratios of a batch
+ * sorted by class and structure. */
 struct ratios {
     struct mf_farm *f;
     int64_t batch, class;
@@ -330,7 +331,8 @@ int mf_farm_drain(struct mf_farm *f, int64_t worker)
     if (!slot)
         return -ENOENT;
     slot->draining = slot->dirty = true;
-    /* Units that avoid the other workers waited for this worker. Now the other workers may take them. */
+    /* Until now, units that avoid the other workers waited for this worker. Now the other workers may take
+     * them. */
     mf_slots_clear_starved(&f->slots, slot->class_id);
     return mf_hub_post(f->hub, &slot->peer, MF_MESSAGE_DRAIN, "{}");
 }

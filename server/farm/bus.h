@@ -1,16 +1,16 @@
-/* The inproc ZeroMQ sockets between moefarmd's threads. They share one context; bind and connect may come in
- * any order.
+/* The inproc ZeroMQ sockets between moefarmd's threads. The sockets share one context; bind and connect may
+ * come in any order.
  *
- *     requests  HTTP thread PUSH connects ─► writer PULL binds       requests that change state
- *     reads     HTTP thread PUSH binds ─► readers PULL connect       read requests, shared by all readers
- *     replies   writer and readers PUSH connect ─► HTTP thread PULL binds
- *     events    writer PUB binds ─► HTTP thread SUB connects         after COMMIT
- *     mail      mailroom PAIR binds ◄─► writer PAIR connects         messages of workers (mailroom.h)
+ *   requests  HTTP thread PUSH connects ─► writer PULL binds       requests that change state
+ *   reads     HTTP thread PUSH binds ─► readers PULL connect       read requests, shared by all readers
+ *   replies   writer and readers PUSH connect ─► HTTP thread PULL binds
+ *   events    writer PUB binds ─► HTTP thread SUB connects         after COMMIT
+ *   mail      mailroom PAIR binds ◄─► writer PAIR connects         messages of workers (mailroom.h)
  *
- * A request and everything between mailroom and writer travels as one frame that holds its pointer; the
- * receiver owns the object. An event has four text frames: id, batch (empty for an event of the whole farm),
- * kind, body (JSON). Ids increase by one; a subscriber that sees a gap reads the missing events from the
- * table `event`. */
+ * A request is sent as one frame that holds a pointer to the request, and the receiver then owns the request.
+ * The objects that mailroom and writer exchange are sent in the same way. An event has four text frames: id,
+ * batch (empty for an event of the whole farm), kind, body (JSON). Event ids increase by one; a subscriber
+ * that sees a gap in the ids reads the missing events from the table `event`. */
 #pragma once
 
 #include <stdint.h>
@@ -24,8 +24,8 @@
 /* Sends the pointer and passes ownership to the receiver. Never blocks. On error (-errno, -EAGAIN if the
  * queue is full) the caller keeps ownership. */
 int mf_bus_send_pointer(void *socket, void *pointer);
-/* Returns 1 if a pointer was received, which the caller then owns; 0 if none is waiting. `ret` is the address
- * of a pointer of the sent type. */
+/* Returns 1 and a pointer, which the caller then owns, or 0 if no message is waiting. `ret` is the address of
+ * a pointer variable of the sent type. */
 int mf_bus_recv_pointer(void *socket, void *ret);
 /* Makes sends on a PUB socket fail with EAGAIN while a subscriber's queue is full, instead of dropping the
  * message. Returns 0 or -errno. */
@@ -40,5 +40,5 @@ struct mf_bus_event {
     char kind[24];
     char *body; /* heap; the receiver frees it */
 };
-/* Returns 1 if an event was received, 0 if none is waiting, -EBADMSG for a malformed message. */
+/* Returns 1 and an event, 0 if no event is waiting, or -EBADMSG for a malformed message. */
 int mf_bus_recv_event(void *socket, struct mf_bus_event *ret);

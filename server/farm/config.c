@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A pipeline's time, to be split between the CSV's columns us1 and us2 in proportion to the step times. us1
- * is the share of all steps up to and including stage 1. */
+/* Sums of step times, by which a pipeline's time is split between the CSV's columns us1 and us2. us1 is the
+ * share of the steps up to and including stage 1. */
 struct split {
     double first_us, all_us;
     double err1, err2;
@@ -159,7 +159,7 @@ int mf_config_win(struct mf_farm *f, struct mf_task *g, const struct mf_lease *l
         return 0;
     bool is_named = named == racers[i].pipeline;
     struct mf_win w = {.pipeline = racers[i].pipeline, .us = racers[i].us, .mad = racers[i].mad};
-    /* Use the time of the winner's rerun, unless the farm picked another winner or that time is invalid */
+    /* Use the time of the winner's rerun, if the worker named this winner and the time is valid */
     if (is_named && mf_json_double(outcome, "us", &fresh) == 0 && isfinite(fresh) && fresh > 0) {
         w.us = fresh;
         (void)mf_json_double(outcome, "mad", &w.mad);

@@ -6,9 +6,9 @@
  *   known (unit, attempt, seq)  the result is acknowledged again and otherwise ignored
  *
  * A death is a runner that crashed or hung. A runner that is killed from outside looks like a crash of its
- * current step. So the first death in a step of a task only leaves a sample, and the farm retries the step in
- * a unit of its own, on another worker if there is one. The second death decides the step and quarantines the
- * kernel for the class. */
+ * current step. So the first death in a step of a task is stored only as a sample, and the farm retries the
+ * step in a separate unit, on another worker if there is one. The second death decides the step and
+ * quarantines the kernel for the class. */
 #include "server/farm/farm_private.h"
 
 #include "common/base/fault.h"
@@ -127,7 +127,7 @@ static int add_failure_event(struct mf_farm *f, const struct mf_lease *l, const 
     return mf_event_add(f, l->task->batch->id, "failure", body);
 }
 
-/* Retries the step in a unit of its own, which gets the best times known in this unit. */
+/* Retries the step in a separate unit. The best times of this unit are copied to the new unit. */
 static int retry_alone(struct mf_farm *f, const struct mf_lease *l, const struct mf_lease_item *item)
 {
     struct mf_buf body;
@@ -248,7 +248,7 @@ int mf_deliver_unit_failed(struct mf_farm *f, struct mf_lease *l, const char *re
         const struct mf_lease_item *item = &l->items[i];
         if (item->seq)
             continue;
-        /* negative, because no worker sent this result */
+        /* seq is negative, because no worker sent this result */
         struct mf_result_row row = {.unit = l->unit,
                                     .attempt = l->attempt,
                                     .seq = -(int64_t)i - 1,
@@ -299,7 +299,8 @@ static int handle_race(struct mf_farm *f, struct mf_slot *slot, struct mf_lease 
     r = acknowledge(slot, m);
     if (r < 0 || !m->last)
         return r;
-    /* Retry the unit if the race could not run. If it ran and no pipeline survived, the results say why */
+    /* Retry the unit if the race could not run. If the race ran and no pipeline survived, the results state
+     * the reason */
     if (!m->race && l->n_left == l->n)
         return mf_lease_fail(f, l, *m->reason ? m->reason : "its worker sent no result");
     r = mf_lease_done(f, l);
@@ -353,7 +354,7 @@ static int end_enumerate(struct mf_farm *f, struct mf_lease *l, const struct mf_
     return r < 0 ? r : mf_tasks_enumerated(f, enumeration, NULL);
 }
 
-/* Returns 1 if an item is refused. The items before it have then been written. */
+/* Returns 1 if an item is refused. The items before the refused item have then been written. */
 static int add_all(struct mf_farm *f, const struct mf_slot *slot, int64_t enumeration,
                    const struct mf_result_message *m, const char **ret_why)
 {

@@ -1,7 +1,8 @@
 /* Event loop of the writing thread. One iteration handles up to 64 requests and then up to 512 messages, for
  * at most 5 ms. It then does the periodic work that is due, commits, and only after the commit sends replies.
  * So peers and users are told only of durable changes, and they can repeat any request or message that got no
- * reply. The loop tries to handle the messages of workers that wait for ACKs in one iteration. */
+ * reply. If several workers wait for ACKs, the loop tries to handle their messages in one iteration
+ * (wait_for_more). */
 #include "server/farm/farm_private.h"
 
 #include "common/base/array.h"
@@ -25,7 +26,8 @@
 #define ITERATION_NS       5000000u
 #define WAIT_FOR_MORE_NS   200000u /* about the duration of a commit */
 #define HOUSEKEEP_MS       50
-/* Deletion of old samples: maximum results per iteration, and pause after an iteration that found none. */
+/* Deletion of old samples: maximum results per iteration, and pause in ms after an iteration that found none.
+ */
 #define SAMPLES_PER_SLICE       500
 #define SAMPLES_INTERVAL_MS     10000
 #define QUEUE_MAX               1000
@@ -68,8 +70,8 @@ static void read_clocks(struct mf_farm *f)
     f->wall_ms = mf_wall_ms();
 }
 
-/* Resumes tasks in state `ranking` at a start. Their probes were committed before moefarmd stopped, but their
- * races were not planned. */
+/* Resumes the tasks in state `ranking` when moefarmd starts. Their probes were committed before moefarmd
+ * stopped, but their races were not planned. */
 static int resume_ranking(struct mf_farm *f)
 {
     struct mf_ids ids = {0};
@@ -197,8 +199,8 @@ void mf_farm_get_stats(const struct mf_farm *f, struct mf_farm_stats *ret)
 
 /* ---- one iteration ---- */
 
-/* Refuses a message of another protocol version. Limits the rate of the log line, because such a peer retries
- * for ever. */
+/* Refuses a message of another protocol version. Limits the rate of the log line, because the peer repeats
+ * its message for ever. */
 static int refuse_version(struct mf_farm *f, const struct mf_mail *mail)
 {
     if (!f->version_logged_ms || f->now_ms - f->version_logged_ms >= VERSION_LOG_INTERVAL_MS) {
@@ -213,7 +215,7 @@ static int refuse_version(struct mf_farm *f, const struct mf_mail *mail)
         MF_WIRE_VERSION);
 }
 
-/* Returns 1 if a message was handled, 0 if none is waiting. */
+/* Returns 1 if a message was handled, 0 if no message is waiting. */
 static int handle_message(struct mf_farm *f)
 {
     const struct mf_mail *mail;
@@ -272,7 +274,7 @@ static bool wait_for_more(const struct mf_farm *f, size_t n_taken, uint64_t star
     return spent_ns < WAIT_FOR_MORE_NS && mf_hub_wait(f->hub, WAIT_FOR_MORE_NS - spent_ns);
 }
 
-/* Requests come first, so that users do not wait behind a flood of results. */
+/* Handles requests first, so that users do not wait behind a flood of results. */
 static int handle_all(struct mf_farm *f, uint64_t start_ns)
 {
     int r = 1;
@@ -396,7 +398,7 @@ int mf_farm_run(struct mf_farm *f, int stop_fd, struct mf_notify *notify)
     };
     int n_items = (int)MF_ARRAY_LEN(items) - !f->zap;
     for (;;) {
-        /* In read-only mode, no iteration answers the ZAP requests */
+        /* In read-only mode, no iteration answers ZAP requests, so leave their socket out */
         int n_now = f->read_only_reason[0] ? 3 : n_items;
         if (zmq_poll(items, n_now, HOUSEKEEP_MS) < 0 && errno != EINTR)
             return log_err(-errno, "wait for messages");

@@ -17,7 +17,7 @@
 struct mf_known_row {
     struct mf_device_class class;
     const struct mf_shape *shape; /* points into the submission's shapes */
-    const char *pipeline;         /* "": not named */
+    const char *pipeline;         /* "": the row names no pipeline */
     double us;
     int64_t line;
 };
@@ -28,7 +28,7 @@ struct mf_submission {
     const char *body_hash;       /* hash of body and options, hexadecimal */
     struct mf_batch_options options;
     const struct mf_shape *shapes;
-    size_t n_shapes; /* valid rows without duplicates */
+    size_t n_shapes; /* number of valid shapes, without duplicates */
     const struct mf_known_row *known;
     size_t n_known;
     const cJSON *errors;          /* array of {line, at, code, message} for invalid rows; for the receipt */
@@ -43,7 +43,8 @@ struct mf_farm;
  * "unknown_columns", …}. Returns 1 and the original receipt if the idempotency key was used with the same
  * body, -EEXIST if it was used with another body. */
 int mf_farm_submit(struct mf_farm *f, const struct mf_submission *s, cJSON **ret_receipt);
-/* Cancels a batch's unfinished tasks. Returns -ENOENT, or 1 if the batch had already ended. */
+/* Cancels a batch's unfinished tasks. Returns -ENOENT for an unknown batch, 1 if the batch had already ended.
+ */
 int mf_farm_cancel(struct mf_farm *f, int64_t batch);
 /* Lets the worker finish its unit and gives it no further unit. Returns -ENOENT if the worker is not
  * connected. */
@@ -51,17 +52,17 @@ int mf_farm_drain(struct mf_farm *f, int64_t worker);
 /* Lifts the quarantine of a kernel on a class. Returns -ENOENT if the kernel has no quarantine there. */
 int mf_farm_revive(struct mf_farm *f, int64_t kernel, const struct mf_device_class *class);
 
-/* Counters since the start. */
+/* Reads the counters since the start. */
 void mf_farm_get_stats(const struct mf_farm *f, struct mf_farm_stats *ret);
 
 /* ---- the event loop; called by main ---- */
 struct mf_farm_options {
-    const char *path;               /* of the database file */
-    const char *endpoint;           /* of the hub: "tcp://127.0.0.1:7070" */
+    const char *path;               /* path of the database file */
+    const char *endpoint;           /* address of the hub, "tcp://127.0.0.1:7070" */
     const struct mf_key_pair *keys; /* keys of the hub, borrowed; NULL: any peer may act as a worker */
-    const char *first_token;        /* file for the first admin token; NULL: create none */
+    const char *first_token;        /* file for the first admin token; NULL: creates no token */
     int64_t beat_ms;                /* heartbeat interval of workers; a lease lasts three intervals */
-    int64_t attempts;               /* leases of a unit before it fails */
+    int64_t attempts;               /* maximum leases of a unit; after these attempts the unit fails */
     double unit_s;                  /* expected duration of a probe unit */
     double race_s;                  /* planned duration of a race, by forecast */
     double samples_days;            /* days to keep raw samples; 0: no limit */
@@ -77,8 +78,8 @@ struct mf_farm_options {
 int mf_farm_new(void *zmq, const struct mf_farm_options *options, struct mf_farm **ret, char *why,
                 size_t why_cap);
 struct mf_farm *mf_farm_free(struct mf_farm *f);
-/* The address that workers connect to. */
+/* Returns the address that workers connect to. */
 const char *mf_farm_endpoint(const struct mf_farm *f);
-/* Runs iterations until stop_fd is readable and pings the service manager's watchdog after each. A negative
- * result means that the store failed; nothing that was not durable has been acknowledged. */
+/* Runs iterations until stop_fd is readable, and pings the service manager's watchdog after each iteration.
+ * Returns a negative value if the store failed. Even then, only durable changes have been acknowledged. */
 int mf_farm_run(struct mf_farm *f, int stop_fd, struct mf_notify *notify);

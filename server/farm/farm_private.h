@@ -20,7 +20,7 @@
 struct mf_batch {
     int64_t id;
     int priority;
-    int64_t created_ms; /* the batch uses the ratios and quarantines of this time */
+    int64_t created_ms; /* the batch uses the structure ratios and quarantines of this time */
     struct mf_batch_options options;
     char *options_text;   /* JSON text as stored in the database */
     char *unit_options;   /* JSON text as sent in units */
@@ -53,13 +53,13 @@ struct mf_task {
     char row[MF_SHAPE_TEXT_MAX];
     char layer_model[MF_SHAPE_TEXT_MAX];
     int64_t n_steps, n_measured;
-    int64_t open_units;        /* ready or leased */
+    int64_t open_units;        /* number of units that are ready or leased */
     struct mf_best_times best; /* best times of results with status ok */
     /* kept from the ranking of the task until the layout of its layer model is chosen */
     struct mf_forecast *forecast;
-    bool dirty;   /* counters must be written */
-    bool changed; /* an event must be published */
-    bool touched; /* listed in mf_farm.touched, for mf_tasks_flush */
+    bool dirty;   /* true: counters must be written */
+    bool changed; /* true: an event must be published */
+    bool touched; /* true: listed in mf_farm.touched, for mf_tasks_flush */
     int64_t published_ms;
 };
 
@@ -83,7 +83,7 @@ struct mf_lease {
     int64_t worker;
     struct mf_slot *slot; /* NULL after a restart, until its worker sends HELLO */
     int64_t deadline_ms;  /* monotonic */
-    bool second_try;      /* this race or comparison repeats one in which a pipeline killed its runner */
+    bool second_try;      /* this unit repeats a race or comparison in which a pipeline killed its runner */
     /* worker that ran the comparison on the first device; 0: this unit is the first comparison */
     int64_t first_worker;
     char *routing; /* routing profile of a regret race (regret.h); NULL for other units */
@@ -116,19 +116,20 @@ struct mf_farm {
     size_t n_touched, cap_touched;
     bool wake_waiting; /* waiting tasks may start, because a worker connected or a batch was submitted */
     bool ranking;      /* a layer model is being ranked, or its layout is being chosen */
-    /* after a restart: end of the time in which workers may reconnect. Before it, no worker counts as the
-     * only one of its class. 0: the time has passed */
+    /* after a restart: end of the period in which workers may reconnect. During this period no worker is
+     * treated as the only worker of its class. 0: the period has ended */
     int64_t reconnect_deadline_ms;
     int64_t housekept_ms;
     int64_t samples_due_ms; /* time of the next search for old samples */
-    /* there are new misses of untuned shapes; also set at a start, when there may be some */
+    /* true: there are new misses of untuned shapes, or moefarmd has just started and there may be some */
     bool misses_new;
     int64_t misses_due_ms;  /* earliest time of the next batch of missed shapes */
     int64_t misses_trim_ms; /* earliest time at which a full list of misses is trimmed again */
     /* number of workers that got an ACK from the last iteration; they may be about to send more results */
     size_t n_acknowledged;
     int64_t version_logged_ms; /* time of the last log line about a refused protocol version; 0: never */
-    int64_t failures_ms;       /* start of the second in which n_failures events were counted */
+    /* start of the one-second period in which n_failures failure events were counted */
+    int64_t failures_ms;
     int n_failures;
     struct mf_event *new_events; /* events of this iteration, published after COMMIT */
     size_t n_new_events, cap_new_events;
@@ -171,7 +172,7 @@ int mf_task_get(struct mf_farm *f, int64_t id, struct mf_task **ret);
 struct mf_task *mf_task_free(struct mf_task *g);
 void mf_task_drop_forecast(struct mf_task *g);
 int mf_tasks_wake(struct mf_farm *f);
-/* Call when an enumeration has ended. failure: reason why it failed; NULL: it is complete. */
+/* Call when an enumeration has ended. failure: reason why the enumeration failed; NULL: it is complete. */
 int mf_tasks_enumerated(struct mf_farm *f, int64_t enumeration, const char *failure);
 int mf_task_probed(struct mf_farm *f, struct mf_task *g);
 int mf_task_race(struct mf_farm *f, struct mf_task *g, const char *unit_body);
@@ -195,7 +196,8 @@ int mf_task_measured(struct mf_farm *f, struct mf_task *g, mf_ops covers, enum m
 int mf_tasks_flush(struct mf_farm *f);
 
 /* ---- rank.c ---- */
-/* Finds the task's pipelines. Returns 1, or 0 if there are none and the task has failed with the reason. */
+/* Finds the task's pipelines. Returns 1, or 0 if there are no pipelines; the task has then failed with the
+ * reason. */
 int mf_rank_task(struct mf_farm *f, struct mf_task *g);
 /* Stores the task's pipelines and starts a race of the finalists of these layouts. n 0: the finalists are
  * selected over all layouts together. */
@@ -239,19 +241,21 @@ void mf_lease_extend(struct mf_farm *f, struct mf_lease *l);
 int mf_lease_done(struct mf_farm *f, struct mf_lease *l);
 /* Makes the unit ready again, or fails it after too many attempts. `why` completes "ended because …". */
 int mf_lease_release(struct mf_farm *f, struct mf_lease *l, const char *why);
-/* Same as mf_lease_release, for a unit that its worker cannot run, so that it fails after fewer attempts. */
+/* Same as mf_lease_release, but for a unit that its worker cannot run. Such a unit fails after fewer
+ * attempts. */
 int mf_lease_fail(struct mf_farm *f, struct mf_lease *l, const char *why);
-/* Same as mf_lease_fail, for a unit that its worker still runs. Sends CANCEL to the worker too. */
+/* Same as mf_lease_fail, but for a unit that its worker is still running. Also sends CANCEL to the worker. */
 int mf_lease_fail_and_cancel(struct mf_farm *f, struct mf_lease *l, const char *why);
-/* Releases leases of the worker. With include_kept, releases all its leases, otherwise only the leases that
- * its HELLO did not list. */
+/* Releases leases of the worker. include_kept: true: all its leases; false: only the leases that its HELLO
+ * did not list. */
 int mf_leases_release_worker(struct mf_farm *f, struct mf_slot *slot, bool include_kept, const char *why);
 /* Frees the lease of a cancelled unit and sends CANCEL to its worker. */
 int mf_lease_cancel(struct mf_farm *f, struct mf_lease *l);
 struct mf_lease *mf_lease_free(struct mf_lease *l);
 
 /* ---- deliver.c ---- */
-/* Handles a RESULT. Returns 0 if it was accepted (the ACK follows COMMIT), 1 if refused, with *ret_why. */
+/* Handles a RESULT. Returns 0 if it was accepted (the ACK follows COMMIT), or 1 and *ret_why if it was
+ * refused. */
 int mf_deliver(struct mf_farm *f, struct mf_slot *slot, const cJSON *json, const char **ret_why);
 /* Stores a crash result for each unmeasured step of a failed unit. */
 int mf_deliver_unit_failed(struct mf_farm *f, struct mf_lease *l, const char *reason);
@@ -261,7 +265,7 @@ int mf_peer_handle(struct mf_farm *f, const struct mf_mail *mail);
 int mf_peer_refuse(struct mf_farm *f, const struct mf_peer *peer, const char *code, int64_t sequence,
                    const char *format, ...) __attribute__((format(printf, 5, 6)));
 int mf_peer_remove(struct mf_farm *f, struct mf_slot *slot, const char *state, const char *why);
-/* Removes workers that were silent for a lease and writes the rows of changed workers. */
+/* Removes workers that were silent for the duration of a lease, and writes the rows of changed workers. */
 int mf_peers_flush(struct mf_farm *f);
 /* Sends each worker one ACK for all its results of the iteration. */
 int mf_peers_acknowledge(struct mf_farm *f);
@@ -269,7 +273,7 @@ int mf_peers_acknowledge(struct mf_farm *f);
 /* ---- access.c: describes who may connect ---- */
 /* Answers pending authentication requests of the hub (ZAP). */
 int mf_access_answer_handshakes(struct mf_farm *f);
-/* True if the peer connected with an enrolment token. It may send ENROL only. */
+/* Returns true if the peer connected with an enrolment token. Such a peer may send ENROL only. */
 bool mf_access_is_token(const struct mf_peer *peer);
 /* Returns 1 and the worker's name if the peer's key is enrolled, 0 if not. */
 int mf_access_worker(struct mf_farm *f, const struct mf_peer *peer, char ret_worker[MF_KEY_WORKER_MAX]);

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #define MF_ITERATION_BUCKETS 10
-/* Upper bounds of the buckets: 0.0005, 0.001, 0.002, 0.005 … 0.5. */
+/* Upper bounds of the iteration buckets in seconds: 0.0005, 0.001, 0.002, 0.005 … 0.5. */
 extern const double mf_iteration_bucket_s[MF_ITERATION_BUCKETS];
 struct mf_farm_stats {
     bool ready;                                       /* store open, hub bound */
@@ -13,8 +13,8 @@ struct mf_farm_stats {
     uint64_t iterations;                              /* transactions committed */
     uint64_t iteration_buckets[MF_ITERATION_BUCKETS]; /* iterations per duration bucket, not cumulative */
     double iteration_s;                               /* sum of the durations of all iterations */
-    uint64_t messages;                                /* received from workers */
-    uint64_t results;                                 /* committed */
+    uint64_t messages;                                /* messages received from workers */
+    uint64_t results;                                 /* results committed */
     /* results that were stored already and are acknowledged again */
     uint64_t results_duplicate;
     /* results that were stored as samples only, because their lease had ended */

@@ -2,7 +2,7 @@
  *
  * Production stores a layer's weights once, so the layout is chosen over the whole ladder: all token counts
  * of the layer model. No task races before the last task of its layer model is probed. With layout=free each
- * task takes its own layout, and the farm records how much faster that is than one layout for all.
+ * task takes its own layout, and the farm records how much time this saves over one layout for all tasks.
  *
  *   all ranked ──rank──► one layout is left: each task races in it and has its config when its race ends
  *                   └──► several layouts are within the forecast errors: each task races all of them in the
@@ -83,7 +83,7 @@ static void put_first(struct ladder *l, size_t at)
     l->layouts[0] = first;
 }
 
-/* Makes a fixed layout the first one, even if no task has a pipeline in it. */
+/* Puts a fixed layout first, even if no task has a pipeline in this layout. */
 static void pin(const char *layout, const char *by, struct ladder *l)
 {
     struct mf_layout_sum *sum = find_or_add(l, layout);

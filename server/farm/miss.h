@@ -25,6 +25,6 @@ struct mf_miss_report {
  * original response if the idempotency key was used with the same body, -EEXIST if it was used with another
  * body. */
 int mf_farm_misses_add(struct mf_farm *f, const struct mf_miss_report *report, cJSON **ret_receipt);
-/* Submits a batch of the untuned shapes for each class and layout. *ret: [{"batch", "class", "shapes"}],
+/* Submits a batch of the untuned shapes for each class and layout. *ret is [{"batch", "class", "shapes"}],
  * owned by the caller. */
 int mf_farm_misses_submit(struct mf_farm *f, const struct mf_miss_filter *filter, int priority, cJSON **ret);

@@ -1,5 +1,5 @@
 /* Messages of workers and the replies to them (docs/protocol.md, section 1). A malformed message is refused
- * with the reason, counted, and changes nothing. */
+ * with the reason and counted; it changes nothing. */
 #include "server/farm/farm_private.h"
 #include "server/farm/promote.h"
 
@@ -46,7 +46,7 @@ struct hello {
     const cJSON *device, *families, *running;
 };
 
-/* Returns NULL, or why the HELLO is malformed. */
+/* Returns NULL if the HELLO is valid, otherwise the reason why it is malformed. */
 static const char *read_hello(const cJSON *json, struct hello *h)
 {
     *h = (struct hello){.host = "", .version = "", .sandbox = ""};
@@ -97,7 +97,8 @@ static void read_ceilings(const cJSON *device, struct mf_ceilings *ret)
         ret->gap_us = 0;
 }
 
-/* A ceiling that was measured on a busy machine is too low. So a new measurement can only raise it. */
+/* A ceiling that was measured on a busy machine is too low. So a new measurement can only raise the stored
+ * ceiling. */
 static int raise_ceilings(struct mf_farm *f, struct mf_slot *slot, const cJSON *device)
 {
     struct mf_ceilings now;
@@ -129,7 +130,8 @@ static char *print_provenance(const struct hello *h)
     return mf_json_print(json);
 }
 
-/* Assigns the current leases in the worker's HELLO to the worker, and releases its other leases. */
+/* Assigns to the worker the leases that its HELLO lists, if they have not ended. Releases the worker's other
+ * leases. */
 static int reclaim_leases(struct mf_farm *f, struct mf_slot *slot, const cJSON *running, struct mf_buf *keep)
 {
     const cJSON *item;
@@ -357,7 +359,7 @@ static int handle_beat(struct mf_farm *f, struct mf_slot *slot, const struct mf_
             continue;
         }
         mf_lease_extend(f, l);
-        /* The first unit is running, the others are prefetched */
+        /* The first unit is running; the other units are prefetched */
         if (!slot->unit) {
             slot->unit = unit;
             mf_format(slot->step, sizeof(slot->step), "%s", step);

@@ -141,7 +141,7 @@ int mf_promote_layout(struct mf_farm *f, struct mf_task *g, char ret[MF_PATH_LAY
     return r;
 }
 
-/* Returns the id of the known row among the task's pipelines; adds it if missing. */
+/* Returns the id of the known row among the task's pipelines. Adds the pipeline if it is missing. */
 static int store_pipeline(struct mf_farm *f, const struct mf_task *g, const struct resolved *old,
                           int64_t *ret)
 {
@@ -275,7 +275,7 @@ static int examine_known(struct mf_farm *f, struct mf_task *g, const struct mf_k
     char layout[MF_PATH_LAYOUT_MAX];
     p->decision = MF_DECISION_UNDECIDED;
     mf_format(why, MF_REASON_MAX, "%s", reason_unnamed);
-    if (!*known->pipeline) /* only for a task that an earlier version of moefarmd created */
+    if (!*known->pipeline) /* happens only for a task that an earlier version of moefarmd created */
         return 0;
     int r = resolve(f, g, known->pipeline, old);
     p->decision = MF_DECISION_PROMOTED;
@@ -360,8 +360,8 @@ static int add_device(void *context, const struct mf_comparison *c)
     return 0;
 }
 
-/* Decides after the last comparison. Unless its verdict is FASTER, l must be the lease of that comparison and
- * old the known row's result in it. */
+/* Makes the decision after the last comparison. Unless the verdict is FASTER, l must be the lease of the last
+ * comparison, and `old` the known row's result in that comparison. */
 static int conclude(struct mf_farm *f, struct mf_task *g, const struct mf_promotion *p,
                     const struct mf_lease *l, const struct mf_race_result *old)
 {
@@ -384,8 +384,8 @@ static int conclude(struct mf_farm *f, struct mf_task *g, const struct mf_promot
     return r < 0 ? r : mf_task_decided(f, g);
 }
 
-/* Returns true if a second device may confirm the verdict. Shortly after a start this is always true, because
- * devices may not have reconnected yet. */
+/* Returns true if a second device may confirm the verdict. Shortly after a start of moefarmd always returns
+ * true, because devices may not have reconnected yet. */
 static bool may_use_second_device(const struct mf_farm *f, const struct mf_lease *l)
 {
     const struct mf_slot *first = mf_slots_by_id(&f->slots, l->worker);

@@ -9,10 +9,10 @@
  *
  * The known row comes from the batch's baseline or, without a baseline, from an earlier batch of the farm.
  * There are three special cases. A known row that is no longer a pipeline, because a step is gone or wrong,
- * is replaced with that reason. A known row whose weight layout differs from the rest of its layer model is
- * replaced, too; this is possible only if the known rows of the layer model have different layouts. A known
- * row that names no pipeline (foreign kernels) cannot be compared. It stays, and the task is `undecided`
- * before anything is measured.
+ * is replaced, and the decision states this reason. A known row whose weight layout differs from the rest of
+ * its layer model is replaced, too; this is possible only if the known rows of the layer model have different
+ * layouts. A known row that names no pipeline (foreign kernels) cannot be compared. Such a row stays, and
+ * the decision is `undecided` before anything is measured.
  *
  * Every decision is stored in table promotion. */
 #pragma once
@@ -30,12 +30,13 @@ int mf_promote_skip_for_class(struct mf_farm *f, int64_t class_id);
 int mf_promote_start(struct mf_farm *f, struct mf_task *g);
 /* Call after a comparison has ended. */
 int mf_promote_compared(struct mf_farm *f, struct mf_task *g, const struct mf_lease *l);
-/* Call if the second device is gone before it ran the comparison: the result of the first device decides. */
+/* Call if the second device is gone before it ran the comparison. The result of the first device then
+ * decides. */
 int mf_promote_without_second(struct mf_farm *f, struct mf_task *g);
-/* Call if a comparison was given up: the decision is `undecided`. */
+/* Call if a comparison was given up. The decision is then `undecided`. */
 int mf_promote_not_compared(struct mf_farm *f, struct mf_task *g, const char *reason);
 
-/* Call if the task is cancelled: a pending decision becomes `undecided`. */
+/* Call if the task is cancelled. A pending decision then becomes `undecided`. */
 int mf_promote_cancel(struct mf_farm *f, struct mf_task *g);
 
 /* Finds the weight layout of the task's known row. Returns 1, or 0 if there is no known row or it is not a

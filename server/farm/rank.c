@@ -226,8 +226,8 @@ static int add_pipeline(struct mf_farm *f, const struct mf_task *g, const struct
     return r;
 }
 
-/* Ranks the task's paths of a layout (NULL: of all layouts) by forecast, and marks the finalists. Returns
- * their number. */
+/* Ranks the task's paths of a layout (NULL: of all layouts) by forecast, and marks the finalists. Returns the
+ * number of finalists. */
 static size_t rank_layout(const struct mf_task *g, const char *layout, size_t max_finalists,
                           struct mf_ranked *ret)
 {

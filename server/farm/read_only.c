@@ -1,12 +1,12 @@
 /* Read-only mode: the state of the farm while the database is not writable because the disk is full,
  * read-only or failing.
  *
- *     running ──an iteration fails for such a reason──► read-only ──a write succeeds──► running
+ *   running ──an iteration fails for such a reason──► read-only ──a write succeeds──► running
  *
- * In read-only mode the farm frees its state in memory, because it belongs to a transaction that was rolled
- * back. It answers requests that change state, and /readyz, with 503 and the reason. It answers heartbeats
- * but not results, so that workers keep their results in their spools. The readers serve read requests as
- * usual. When a write succeeds, the farm loads its state from the store as at a start. */
+ * In read-only mode the farm frees its state in memory, because that state belongs to a transaction that was
+ * rolled back. The farm answers requests that change state, and /readyz, with 503 and the reason. It answers
+ * heartbeats but not results, so that workers keep their results in their spools. The readers serve read
+ * requests as usual. When a write succeeds, the farm loads its state from the store as at a start. */
 #include "server/farm/farm_private.h"
 
 #include "common/base/clock.h"
@@ -65,8 +65,8 @@ bool mf_read_only_enter(struct mf_farm *f, int r)
     return true;
 }
 
-/* Runs the request hops that work in read-only mode: only the hop for /metrics, which shows the mode. Answers
- * all other requests, including /readyz, with the reason. */
+/* Runs the hop for /metrics, which shows read-only mode. Answers all other requests, including /readyz, with
+ * the reason. */
 static int handle_requests(struct mf_farm *f)
 {
     struct mf_request *request;

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* maximum time of all regret races of a task together, as a fraction of the time of a race */
+/* maximum total time of a task's regret races, as a fraction of the time of a race */
 #define COST_SHARE 0.25
 
 /* ---- starting ---- */

@@ -40,7 +40,7 @@ static const struct samples_field {
   fresh_texts = {"fresh", "fresh: expected an array", "fresh: expected at most 4096 numbers",
                  "fresh: expected finite numbers"};
 
-/* Reads an array of samples. to NULL: only checks and counts the samples. */
+/* Reads an array of samples. `to` NULL: only checks and counts the samples. */
 static int read_samples(const cJSON *json, const struct samples_field *field, float *to, size_t *ret_n,
                         const char **ret_why)
 {

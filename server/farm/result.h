@@ -35,12 +35,12 @@ struct mf_result_message {
     const cJSON *race;               /* only in the last result of a race */
 };
 
-/* Returns -EINVAL and the reason in *ret_why (static text). On error unit, attempt and seq are set if they
- * could be read. */
+/* Returns -EINVAL and the reason in *ret_why (static text). Even then, `unit`, `attempt` and `seq` are set if
+ * they could be read. */
 int mf_result_read(const cJSON *json, struct mf_result_message *ret, const char **ret_why);
 
-/* If the device cannot reach the time, changes the status ok or slow to implausible, and puts the numbers
- * into the reason. */
+/* If the device cannot be as fast as the measured time, changes the status from ok or slow to implausible,
+ * and puts the numbers into the reason. */
 void mf_result_judge(struct mf_result_message *m, double flops, double bytes,
                      const struct mf_ceilings *ceilings);
 
@@ -52,5 +52,6 @@ struct mf_result_note {
 };
 /* Prints the members without a column of their own as JSON: mode, canary, row_limit, dropped_at, the kernel's
  * resource usage (registers, spills, lds, occupancy), the note, fresh, race. *ret is owned by the caller;
- * NULL if there are none. Returns -ENOMEM; a message that mf_result_read accepts is never too long. */
+ * NULL if there are no such members. Returns -ENOMEM; a message that mf_result_read accepts is never too
+ * long. */
 int mf_result_extra(const cJSON *json, const struct mf_result_note *note, char **ret);

@@ -7,8 +7,8 @@
 #include <errno.h>
 #include <string.h>
 
-/* Enough for one iteration, which handles at most 512 messages and acknowledges at most one result per
- * message. */
+/* Maximum length of an ACK message. It is enough for one iteration, which handles at most 512 messages and
+ * acknowledges at most one result per message. */
 #define ACKS_MAX (64u << 10)
 
 const char *const mf_phase_names[MF_N_PHASES] = {"wait", "load", "data", "verify", "timing"};

@@ -73,13 +73,13 @@ int mf_slots_add(struct mf_slots *s, const char *name, const struct mf_peer *pee
 int mf_slots_set_peer(struct mf_slots *s, struct mf_slot *slot, const struct mf_peer *peer);
 /* Frees the slot. No lease may point to it. */
 void mf_slots_remove(struct mf_slots *s, struct mf_slot *slot);
-/* Counts slots of the class that are not draining; revision NULL: any. */
+/* Counts slots of the class that are not draining. revision NULL: counts slots of any revision. */
 int mf_slots_count(const struct mf_slots *s, int64_t class_id, const char *revision);
 /* Counts the other slots that may run the same units: not draining, of the same class, model and revision. */
 int mf_slots_count_similar(const struct mf_slots *s, const struct mf_slot *slot);
 /* Lets the slots of the class look for units again. Call it when units of the class become ready. */
 void mf_slots_clear_starved(struct mf_slots *s, int64_t class_id);
-/* "idle", "busy" or "draining". */
+/* Returns "idle", "busy" or "draining". */
 const char *mf_slot_state(const struct mf_slot *slot);
 /* True if state, unit or step differ from the last published event. */
 bool mf_slot_has_changed(const struct mf_slot *slot);

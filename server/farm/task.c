@@ -119,7 +119,7 @@ int mf_task_get(struct mf_farm *f, int64_t id, struct mf_task **ret)
     return 0;
 }
 
-/* Lists the task for mf_tasks_flush. */
+/* Adds the task to the list that mf_tasks_flush processes. */
 static int touch(struct mf_farm *f, struct mf_task *g)
 {
     if (g->touched)
@@ -161,7 +161,8 @@ static int add_enumerate_unit(struct mf_farm *f, struct mf_task *g)
     return r == 0 ? mf_unit_add(f, g, MF_UNIT_ENUMERATE, "{}", 0) : (r < 0 ? r : 0);
 }
 
-/* Finds the kernel revision to which the batch is pinned on the class; *ret NULL: none yet. */
+/* Finds the kernel revision to which the batch is pinned on the class; *ret NULL: the batch is not pinned
+ * yet. */
 static int pinned_revision(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const char **ret)
 {
     _cleanup_(mf_freep) char *revision = NULL;
@@ -488,7 +489,7 @@ static bool any_pipeline_died(const struct mf_lease *l)
  * from outside looks like a crash of its current pipeline, so the first outcome decides nothing. */
 static int repeat_race(struct mf_farm *f, struct mf_task *g, const struct mf_lease *l)
 {
-    /* A comparison on a second device must not run on the first */
+    /* A comparison on a second device must not run on the first device */
     int64_t avoid_worker = l->first_worker ? l->first_worker : l->worker;
     struct mf_unit_row row = {0};
     int r = mf_store_results_clear_final(f->store, l->unit);
@@ -602,7 +603,8 @@ int mf_task_cancel(struct mf_farm *f, struct mf_task *g)
         }
     }
     g->open_units = 0;
-    /* Other tasks may share the enumeration, whose unit is now cancelled. So give the unit to one of them */
+    /* Other tasks may share the enumeration, whose unit is now cancelled. So one of these tasks gets a new
+     * unit */
     if (r == 0 && enumerating)
         r = mf_store_tasks_of_enumeration(f->store, g->enumeration, &others);
     if (r == 0 && others.n > 0) {

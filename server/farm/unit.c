@@ -48,12 +48,13 @@ MF_DEFINE_CLEANUP(struct mf_lease *, mf_lease_free);
 /* ---- fair shares ----
  *
  * Batches of one priority share the workers of a class by start-time fair queueing. All units are planned for
- * the same duration, so each unit costs one. The start tag of a batch's next unit is one more than the tag of
- * its last unit, but at least the smallest tag among the ready units. So a batch that is submitted late
- * starts level with the other batches, and an idle batch accumulates no claim. A worker that stays on its
- * shape may lease units out of order; these units are charged to their batch as well. */
+ * the same duration, so each unit has a cost of 1. The start tag of a batch's next unit is the tag of its
+ * last unit plus 1, but at least the smallest tag among the ready units. So a batch that is submitted late
+ * gets the same share as the other batches from then on, and an idle batch accumulates no claim. A worker
+ * that stays on its shape may lease units out of order; these units are charged to their batch as well. */
 
-/* Finds the largest start tag of the batch's units on the class; batch 0: of all units granted there. */
+/* Finds the largest start tag of the batch's units on the class. batch 0: of all units granted on the class.
+ */
 static int last_start_tag(struct mf_farm *f, int64_t batch, int64_t class, int64_t *ret)
 {
     uintptr_t known = (uintptr_t)mf_map_get(&f->start_tags, START_TAG_KEY(batch, class));
@@ -265,8 +266,8 @@ static int add_pipeline(struct mf_farm *f, struct mf_lease_item *item, const cJS
 }
 
 /* Appends the best times, which a worker uses to drop slow steps early. On simulated devices these are only
- * the times of this unit. The results then do not depend on the speed of other workers, and a repeated batch
- * gives the same table. */
+ * the times of this unit, so that the results do not depend on the speed of other workers, and a repeated
+ * batch gives the same table. */
 static void add_best_times(const struct mf_lease *l, struct mf_buf *out)
 {
     const struct mf_best_times *b = l->slot->simulated ? &l->best : &l->task->best;
@@ -416,7 +417,7 @@ static int grant(struct mf_farm *f, struct mf_slot *slot, const struct mf_unit_r
     return r;
 }
 
-/* Returns 1 if the slot got a unit, 0 if there is none for it. */
+/* Returns 1 if the slot got a unit, 0 if there is no ready unit that the slot may run. */
 static int lease_next_unit(struct mf_farm *f, struct mf_slot *slot)
 {
     bool alone = !f->reconnect_deadline_ms && mf_slots_count_similar(&f->slots, slot) == 0;

@@ -1,8 +1,8 @@
 /* Server-sent events: text format, and a ring buffer of the latest events.
  *
  * The ring holds every event with floor < id <= last. A stream is a cursor into the ring and holds no events
- * of its own, so a slow client costs one chunk. A stream that falls behind the floor reads the table `event`.
- * Used by the HTTP thread only. */
+ * of its own, so a slow client takes the memory of one chunk only. A stream that falls behind the floor reads
+ * the table `event`. Used by the HTTP thread only. */
 #pragma once
 
 #include <stddef.h>

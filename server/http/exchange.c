@@ -220,7 +220,7 @@ static int check_headers(struct mf_exchange *x)
     return 0;
 }
 
-/* Checks the body's headers. *ret_len: its length, or -1 if the headers do not state it. */
+/* Checks the headers of the body. *ret_len: length of the body, or -1 if the headers do not state it. */
 static int check_body(struct mf_exchange *x, int64_t *ret_len)
 {
     struct mf_request *r = x->request;

@@ -66,7 +66,8 @@ struct mf_gate *mf_gate_free(struct mf_gate *g)
 
 /* ---- rate limits ---- */
 
-/* Hashes an IPv4 address (also if mapped to IPv6) or an IPv6 /64 prefix, which one client may own. */
+/* Hashes an IPv4 address (also if mapped to IPv6). Of any other IPv6 address, hashes only the /64 prefix,
+ * because one client may own a whole /64 network. */
 static uint64_t hash_address(const struct mf_gate *g, const struct sockaddr *from)
 {
     if (from && from->sa_family == AF_INET6) {

@@ -17,8 +17,8 @@
 
 struct mf_gate;
 
-/* Copies database. rate: requests per second per token or address, with bursts of twice that; 0: unlimited.
- */
+/* Creates a gate. Copies `database`. rate: requests per second per token or address; a burst may have twice
+ * as many requests. 0: unlimited. */
 int mf_gate_new(const char *database, int64_t rate, struct mf_gate **ret);
 struct mf_gate *mf_gate_free(struct mf_gate *g);
 MF_DEFINE_CLEANUP(struct mf_gate *, mf_gate_free);

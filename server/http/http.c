@@ -21,7 +21,7 @@
 #define RING_BYTES  (2u << 20)
 /* Maximum number of requests in the queue to the writer, and in the queue to the readers. */
 #define BUS_HWM 1000
-/* libmicrohttpd answers larger header blocks with 431. */
+/* Memory per connection. If a header block does not fit, libmicrohttpd answers with 431. */
 #define CONNECTION_MEMORY (32u << 10)
 #define TLS_PRIORITIES    "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
 #define STREAMS_CHECK_MS  500
@@ -157,7 +157,8 @@ static int open_daemon(struct mf_http *h, char *why, size_t why_cap)
         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)h->options.idle_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
         (size_t)CONNECTION_MEMORY, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
         h->gate ? (unsigned)o->connections / 2 : 0, MHD_OPTION_ARRAY, h->tls ? tls : tls + 3, MHD_OPTION_END);
-    o->certificate = o->key = NULL; /* owned by the caller, valid until mf_http_start returns */
+    /* the caller owns these texts and may free them after mf_http_start returns */
+    o->certificate = o->key = NULL;
     if (!h->daemon)
         return refuse_daemon(h, why, why_cap);
     h->listen_fd = -1;

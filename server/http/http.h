@@ -35,7 +35,7 @@ struct mf_http_options {
 };
 
 /* Binds the port and starts the thread. Returns -EPERM for a non-loopback address without tokens or TLS, or
- * another -errno, such as -EADDRINUSE. On an error, why says what to do. */
+ * another -errno, such as -EADDRINUSE. On an error, `why` tells the user how to correct it. */
 int mf_http_start(const struct mf_http_options *options, struct mf_http **ret, char *why, size_t why_cap);
 int mf_http_port(const struct mf_http *h);
 /* Answers requests in progress with 503, ends the streams and joins the thread. Waits at most wait_ms for

@@ -28,7 +28,8 @@ struct mf_http_counters {
 /* Status codes that have their own counter. */
 extern const int mf_http_codes[MF_HTTP_N_CODES];
 
-/* route: index into mf_routes(), -1 if no route matched. seconds: duration of the request. */
+/* Counts a request. route: index into mf_routes(), -1 if no route matched. seconds: duration of the request.
+ */
 void mf_http_count(struct mf_http_counters *c, int route, int status, double seconds);
 
 enum mf_metric_type { MF_METRIC_GAUGE, MF_METRIC_COUNTER, MF_METRIC_HISTOGRAM };

@@ -20,10 +20,11 @@ const char *mf_status_title(int status);
  * back its transaction. */
 int mf_refuse(struct mf_response *p, int status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* As mf_refuse, with one entry in `errors`. The message is used as detail too. */
+/* Same as mf_refuse, but adds one entry to `errors`. The message is used as the detail too. */
 int mf_refuse_at(struct mf_response *p, int status, const char *at, const char *code, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
-/* As mf_refuse, with several entries. Takes ownership of errors, an array of {at, code, message, …}. */
+/* Same as mf_refuse, but adds several entries. Takes ownership of `errors`, an array of {at, code, message,
+ * …}. */
 int mf_refuse_errors(struct mf_response *p, int status, const char *detail, cJSON *errors);
 /* Responds with 500 for an internal error. r is a negative errno; doing names the failed action. */
 int mf_refuse_errno(struct mf_response *p, int r, const char *doing);

@@ -8,7 +8,7 @@ int mf_request_run(struct mf_request *r, void *owner)
     int e = hop->handler(owner, r);
     if (e < 0 && r->response.status == 0)
         (void)mf_refuse_errno(&r->response, e, r->route->summary);
-    /* A response ends the request; otherwise the next hop continues. */
+    /* If the hop has filled in the response, the request ends; otherwise the next hop continues. */
     r->hop++;
     if (r->response.status == 0 && (r->hop == MF_ROUTE_HOPS || r->route->hops[r->hop].owner == MF_OWNER_NONE))
         e = mf_refuse(&r->response, 500, "%s: the handler made no response", r->route->summary);

@@ -81,7 +81,7 @@ static bool take_frame(struct mf_auth_request *k, int i, zmq_msg_t *frame)
     }
 }
 
-/* Receives one whole message. Returns 1, 0 if none is waiting, or -EBADMSG. */
+/* Receives one whole message. Returns 1; 0 if no message is waiting; -EBADMSG if the message is malformed. */
 static int recv_one(struct mf_auth *z, struct mf_auth_request *k)
 {
     bool good = true, more = true;

@@ -22,8 +22,8 @@ struct mf_auth_request {
 int mf_auth_new(void *zmq, struct mf_auth **ret);
 struct mf_auth *mf_auth_free(struct mf_auth *z);
 void *mf_auth_socket(const struct mf_auth *z);
-/* Returns 1 and a request, or 0 if none is waiting. Drops malformed requests; the handshake of a dropped
- * request never completes. */
+/* Returns 1 and a request, or 0 if no request is waiting. Drops malformed requests; the handshake of a
+ * dropped request never completes. */
 int mf_auth_recv(struct mf_auth *z, struct mf_auth_request *ret);
 /* Answers a request. user: User-Id of all messages of the connection; NULL rejects the peer. */
 void mf_auth_answer(struct mf_auth *z, const struct mf_auth_request *k, const char *user);

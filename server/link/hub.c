@@ -170,8 +170,8 @@ int mf_hub_post(struct mf_hub *h, const struct mf_peer *to, enum mf_message type
     return 0;
 }
 
-/* Passes the posts and the processed messages to the mailroom. If memory runs out, the posts are lost, and
- * the next call passes the processed messages. */
+/* Passes the processed messages to the mailroom. posts: true: passes the posts too; false: discards the
+ * posts. If memory runs out, the posts are lost, and the next call passes the processed messages. */
 static void hand_over(struct mf_hub *h, bool posts)
 {
     struct mf_parcel p = {.done = h->received};

@@ -25,8 +25,8 @@ void *mf_hub_socket(const struct mf_hub *h);
 /* Returns the bound address, with the actual port. */
 const char *mf_hub_endpoint(const struct mf_hub *h);
 
-/* Returns 1 and a message that stays valid until the next flush or drop, 0 if none is waiting, or -errno if
- * the mailroom has ended. */
+/* Returns 1 and a message that stays valid until the next flush or drop; 0 if no message is waiting; -errno
+ * if the mailroom has ended. */
 int mf_hub_recv(struct mf_hub *h, const struct mf_mail **ret);
 /* Waits at most ns for more messages, after mf_hub_recv() returned 0. Returns false on timeout. */
 bool mf_hub_wait(const struct mf_hub *h, uint64_t ns);

@@ -8,7 +8,7 @@
 #include "common/base/secret.h"
 #include "common/net/wire.h"
 
-/* The sender of a message, and the address of replies. The routing id does not identify a worker: ids that
+/* The sender of a message, who also gets the replies. The routing id does not identify a worker: ids that
  * libzmq assigns have 5 bytes, but a peer may choose any id of up to 255 bytes. user: the message's User-Id
  * (server/farm/access.c); "" if the hub has no keys. */
 #define MF_PEER_USER_MAX MF_KEY_TEXT_MAX
@@ -21,9 +21,9 @@ uint64_t mf_peer_hash(const struct mf_peer *p); /* never 0 */
 
 struct mf_mail {
     struct mf_peer peer;
-    /* 0 or an error. -EBADMSG: the message is malformed. -EPROTONOSUPPORT: it has another protocol version.
-     * After both errors the fields below are unset. -ENOBUFS: no memory to parse the body of body_len bytes
-     */
+    /* 0 or an error. -EBADMSG: the message is malformed. -EPROTONOSUPPORT: the message has another protocol
+     * version. After these two errors the fields below are unset, except for `version`. -ENOBUFS: no memory
+     * to parse the body of body_len bytes */
     int error;
     int version; /* protocol version; also set with -EPROTONOSUPPORT */
     enum mf_message type;

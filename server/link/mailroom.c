@@ -17,7 +17,7 @@
  * not reached, so the last message may exceed the byte limit. */
 #define PENDING_MAX       1024
 #define PENDING_BYTES_MAX (64u << 20)
-#define RECEIVE_MAX       64  /* messages received between two checks for parcels */
+#define RECEIVE_MAX       64  /* maximum number of messages received between two checks for parcels */
 #define RETRY_MS          100 /* interval of retries when memory is exhausted */
 
 struct mf_mailroom {
@@ -54,7 +54,7 @@ static void drop_rest(void *router, bool more)
     }
 }
 
-/* Returns 1 and a copy of the frame, 0 if none is waiting, or -EBADMSG if it exceeds cap bytes. */
+/* Returns 1 and a copy of the frame; 0 if no frame is waiting; -EBADMSG if the frame exceeds cap bytes. */
 static int recv_small(void *router, void *data, size_t cap, size_t *ret_len, bool *ret_more)
 {
     zmq_msg_t frame;
@@ -124,7 +124,7 @@ static int recv_rest(void *router, bool more, struct mf_mail *mail)
     return r == 0 && !more ? -EBADMSG : r;
 }
 
-/* Returns 1 and a message (mail->error is set if it is invalid), or 0 if none is waiting. */
+/* Returns 1 and a message (mail->error is set if the message is invalid), or 0 if no message is waiting. */
 static int recv_mail(void *router, struct mf_mail *mail)
 {
     size_t len = 0;
@@ -204,7 +204,7 @@ static void parcel_free(struct mf_parcel *p)
     free(p);
 }
 
-/* Returns 1 if a parcel was sent, 0 if none is waiting, -ECANCELED after the last one. */
+/* Returns 1 if a parcel was sent, 0 if no parcel is waiting, -ECANCELED after the last parcel. */
 static int send_parcel(struct mf_mailroom *m)
 {
     struct mf_parcel *p;
@@ -253,8 +253,8 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
-/* Opens one end of the pipe, without a high-water mark: PENDING_MAX limits the mail, and the writer sends one
- * parcel per iteration. */
+/* Opens one end of the pipe. The pipe has no high-water mark, because PENDING_MAX limits the mail, and the
+ * writer sends only one parcel per iteration. */
 static int open_end(void *zmq, bool first, void **ret)
 {
     int zero = 0;

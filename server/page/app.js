@@ -176,7 +176,7 @@ function follow() {
 addEventListener('hashchange', () => { show(); main.focus({ preventScroll: true }); scrollTo(0, 0); });
 show();
 follow();
-// Redraws sections with ages and estimates every 15 s, even without events.
+// Redraws the sections that show ages or estimates every 15 s, even without events.
 setInterval(() => {
   for (const s of sections) if (s.ticks) { s.text = null; refresh(s, generation); }
 }, 15000);

@@ -123,7 +123,8 @@ function batchView([id], redraw) {
   ];
 }
 
-// Sends a change and shows the error if it is refused, for example for a token of role read.
+// Sends a request that changes state, and shows the error if the request is refused, for example because the
+// token has role read.
 async function change(path) {
   const response = await fetch('/api/v1/' + path, { method: 'POST' });
   if (!response.ok) alert((await response.json()).detail);

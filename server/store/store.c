@@ -33,7 +33,8 @@ int mf_store_errno(struct mf_store *s, int code)
 {
     if (code == SQLITE_OK || code == SQLITE_ROW || code == SQLITE_DONE)
         return 0;
-    /* SQLite stores the errno of only some failures, and not that of a failed commit. So read errno itself */
+    /* SQLite stores the errno of only some failures, and a failed commit is not one of them. So read errno
+     * itself */
     int error = (code & 0xff) == SQLITE_IOERR || (code & 0xff) == SQLITE_CANTOPEN ? errno : 0;
     if ((code & 0xff) == SQLITE_FULL)
         error = ENOSPC;
@@ -85,7 +86,7 @@ static int run_text(struct mf_store *s, const char *text)
     return mf_store_errno(s, sqlite3_exec(s->db, text, NULL, NULL, NULL));
 }
 
-/* Does not use the statement cache, because the schema may change. */
+/* Reads the schema version. Does not use the statement cache, because the schema may change afterwards. */
 static int read_version(struct mf_store *s, int *ret)
 {
     sqlite3_stmt *stmt = NULL;
@@ -103,7 +104,8 @@ static int read_version(struct mf_store *s, int *ret)
 int mf_store_apply_schema(struct mf_store *s, const struct mf_schema *schema)
 {
     int version = 0;
-    /* IMMEDIATE, so that if two moefarmd start in a new folder at the same time, one waits for the other */
+    /* IMMEDIATE, so that if two moefarmd processes start in a new folder at the same time, one waits for the
+     * other */
     int r = run_text(s, "BEGIN IMMEDIATE");
     if (r == 0)
         r = read_version(s, &version);
@@ -185,7 +187,8 @@ int mf_store_open(const char *path, struct mf_store **ret)
     if (r < 0)
         return r;
     s->writer = true;
-    /* Checkpoints are rare, so that a page that many transactions write is copied to the database once */
+    /* Checkpoints are rare, so that a page that many transactions change is copied to the database only once
+     */
     r = run_text(s,
                  "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;"
                  "PRAGMA wal_autocheckpoint = 6144; PRAGMA cache_size = -65536; PRAGMA temp_store = MEMORY;"

@@ -17,12 +17,13 @@
 struct mf_store;
 
 /* Turns off SQLite's memory statistics, which take a lock per allocation. Call it once per process, before
- * the first store is opened and before other threads exist. Without it the store is slower. */
+ * the first store is opened and before other threads exist. Without this call the store works, but is slower.
+ */
 void mf_store_init(void);
 /* Opens the database for writing; creates it or migrates an older version. -EBUSY: another process writes to
- * it; -ENOTSUP: a newer moefarmd wrote it. */
+ * the database; -ENOTSUP: a newer moefarmd wrote the database. */
 int mf_store_open(const char *path, struct mf_store **ret);
-/* Opens the database read-only. -ENOENT until the writer has created or migrated it. */
+/* Opens the database read-only. Returns -ENOENT until the writer has created or migrated the database. */
 int mf_store_open_reader(const char *path, struct mf_store **ret);
 struct mf_store *mf_store_free(struct mf_store *s);
 MF_DEFINE_CLEANUP(struct mf_store *, mf_store_free);
@@ -30,15 +31,17 @@ MF_DEFINE_CLEANUP(struct mf_store *, mf_store_free);
 /* Begins a transaction. For a reader, all queries in it see one snapshot. Transactions do not nest. */
 int mf_store_begin(struct mf_store *s);
 int mf_store_commit(struct mf_store *s);
-/* Does nothing if no transaction is open. */
+/* Rolls back the transaction. Does nothing if no transaction is open. */
 void mf_store_rollback(struct mf_store *s);
 /* Begins a savepoint within a transaction, so that one request or message can be rolled back alone.
  * Savepoints do not nest. */
 int mf_store_savepoint(struct mf_store *s);
 int mf_store_savepoint_release(struct mf_store *s);
-/* Does nothing if no savepoint is open. -EIO: the failure has already rolled back the whole transaction. */
+/* Rolls back to the savepoint. Does nothing if no savepoint is open. Returns -EIO if the failure has already
+ * rolled back the whole transaction. */
 int mf_store_savepoint_rollback(struct mf_store *s);
 
-/* SQLite's message for the last failure; "" if none. Valid until the next call. */
+/* Returns SQLite's message for the last failure; "" if there was no failure. The text is valid until the next
+ * call. */
 const char *mf_store_error(const struct mf_store *s);
 const char *mf_store_path(const struct mf_store *s);

@@ -15,7 +15,7 @@ struct mf_token_row {
     int64_t expires_ms; /* 0: never */
 };
 int mf_store_token_add(struct mf_store *s, const struct mf_token_row *row, int64_t now_ms, int64_t *ret_id);
-/* -ENOENT: no such token, or already revoked. */
+/* Revokes a token. -ENOENT: the token does not exist or is already revoked. */
 int mf_store_token_revoke(struct mf_store *s, int64_t id, int64_t now_ms);
 /* Revokes every valid token with this name and role. */
 int mf_store_tokens_revoke(struct mf_store *s, enum mf_role role, const char *name, int64_t now_ms);
@@ -44,11 +44,11 @@ enum mf_enrolment {
     MF_ENROLMENT_NAME_TAKEN,
     MF_ENROLMENT_KEY_KNOWN
 };
-/* Enrols the key and marks the token as used. A repeated call returns the same result. Returns an enum
- * mf_enrolment or a negative errno. */
+/* Enrols the key and marks the token as used. A repeated call with the same arguments succeeds again. Returns
+ * an enum mf_enrolment or a negative errno. */
 int mf_store_key_enrol(struct mf_store *s, int64_t token, const uint8_t public_key[MF_KEY_SIZE],
                        const char *worker, int64_t now_ms);
-/* Revokes a key and returns its public key. -ENOENT: no such key, or already revoked. */
+/* Revokes a key and returns its public key. -ENOENT: the key does not exist or is already revoked. */
 int mf_store_key_revoke(struct mf_store *s, int64_t id, int64_t now_ms, uint8_t ret_key[MF_KEY_SIZE]);
 
 int mf_read_tokens(struct mf_store *s, const struct mf_page *page, struct mf_list *ret);

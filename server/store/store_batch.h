@@ -96,8 +96,8 @@ int mf_store_open_tasks_count(struct mf_store *s, int64_t batch, int64_t *ret);
 /* Returns the id of an enumeration and whether it is complete; creates it if missing. */
 int mf_store_enumeration(struct mf_store *s, int64_t class, int64_t shape, const char *revision, int64_t *ret,
                          bool *ret_complete);
-/* Finds the kernel revision of the batch's tasks of the class that have begun. Returns 1 with *ret (the
- * caller frees it), or 0 if no task has begun. */
+/* Finds the kernel revision with which the batch's tasks of the class began. Returns 1 and *ret (the caller
+ * frees it), or 0 if no task has begun. */
 int mf_store_pinned_revision(struct mf_store *s, int64_t batch, int64_t class, char **ret);
 
 /* Adds an event. batch 0: the event concerns the whole farm. */

@@ -11,7 +11,7 @@
 
 /* Parameters 1 to 5 of each query are the filter. A filter on one batch uses its own statement, so that
  * SQLite finds the batch's tasks by index. A task that ended before any device began to measure it has no
- * model. It passes the filter for every model of its class. */
+ * model. Such a task passes the filter for every model of its class. */
 #define ANY_BATCH " ?1 IS NULL"
 #define ONE_BATCH " g.batch = ?1"
 #define FILTER(batch)                                                                                    \
@@ -59,7 +59,7 @@
                                         "q.layer_model, q.token, "                                           \
                                         "q.model"
 
-/* -EOVERFLOW: more than MF_EXPORT_STEPS_MAX steps. */
+/* Reads the steps of a config. -EOVERFLOW: the config has more than MF_EXPORT_STEPS_MAX steps. */
 static int read_steps(struct mf_store *s, const char *ids, struct mf_export_config *c)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;

@@ -58,8 +58,8 @@ int mf_store_export_missing(struct mf_store *s, const struct mf_export_filter *f
 int mf_store_export_names(struct mf_store *s, int64_t pipeline, char *ret, size_t cap);
 
 #define MF_EXPORT_PROMOTION_MAX 8192
-/* Promotion decision of a task as a JSON object {decision, reason, source, known, known_us, least}; "" if
- * there is none. */
+/* Formats the promotion decision of a task as a JSON object {decision, reason, source, known, known_us,
+ * least}; "" if the task has no decision. */
 int mf_store_export_promotion(struct mf_store *s, int64_t task, char *ret, size_t cap);
 
 /* Lists the classes with configs of several models, as "gfx942/304: MI300X, MI325X; …"; "" if none. */

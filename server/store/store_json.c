@@ -27,7 +27,7 @@ static cJSON *column_json(const struct mf_sql *q, int column, char type)
     }
 }
 
-/* Integers are printed exactly, even above 2^53. */
+/* Adds a column as a member. Prints integers exactly, even above 2^53. */
 static int add_column(cJSON *o, const struct mf_sql *q, int column, char type)
 {
     const char *name = sqlite3_column_name(q->stmt, column);

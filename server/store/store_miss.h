@@ -5,9 +5,9 @@
 #include "common/moe/shape.h"
 #include "server/store/store_read.h"
 
-#define MF_MISSES_MAX       20000 /* stored misses; more are reported as left_out */
-#define MF_MISS_SOURCES_MAX 32    /* distinct sources stored per miss */
-#define MF_MISS_REPORTS_MAX 10000 /* stored receipts */
+#define MF_MISSES_MAX       20000 /* maximum stored misses; further misses are reported as left_out */
+#define MF_MISS_SOURCES_MAX 32    /* maximum distinct sources stored per miss */
+#define MF_MISS_REPORTS_MAX 10000 /* maximum stored receipts */
 #define MF_MISS_REPORT_ROWS 4096
 #define MF_MISS_SOURCE_MAX  128
 

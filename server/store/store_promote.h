@@ -46,8 +46,8 @@ int mf_store_batches_unnamed(struct mf_store *s, int64_t class, struct mf_ids *r
 
 /* ---- the known row as a pipeline of a task ---- */
 
-/* Finds the id of a step in the task's enumeration. The known row or the enumeration may have another name of
- * the family, of another version. Returns 1, or 0 if the enumeration does not contain the step. */
+/* Finds the id of a step in the task's enumeration. A family may have an old and a current name; both names
+ * find the step. Returns 1, or 0 if the enumeration does not contain the step. */
 int mf_store_step_find(struct mf_store *s, int64_t task, const char *family, const char *name, int64_t *ret);
 /* Finds the reason of the task's first rejection that matches the step. Returns 1, or 0 if no rejection
  * matches. */
@@ -60,7 +60,8 @@ int mf_store_pipeline_find(struct mf_store *s, int64_t task, const char *steps, 
 /* ---- comparisons and decisions ---- */
 
 struct mf_promotion {
-    int64_t task, old, new; /* old, new: pipelines, 0: none. new is 0 only if nothing was measured */
+    /* old, new: ids of pipelines; 0: no pipeline. new is 0 only if nothing was measured */
+    int64_t task, old, new;
     const char *known, *source;
     double known_us, new_us; /* NAN: none */
     double least;

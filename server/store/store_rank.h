@@ -32,7 +32,8 @@ struct mf_pipeline_row {
     bool finalist;
 };
 int mf_store_pipeline_add(struct mf_store *s, const struct mf_pipeline_row *row, int64_t *ret);
-/* A pipeline, as read from the database. Free it with mf_pipeline_release. -ENOENT: no such pipeline. */
+/* A pipeline, as read by mf_store_pipeline_get, which returns -ENOENT for an unknown id. Free the pipeline
+ * with mf_pipeline_release. */
 struct mf_pipeline {
     int64_t id;
     int place, block_m;
@@ -88,7 +89,7 @@ typedef int (*mf_forecast_ratio_fn)(void *context, int64_t class, const char *st
 int mf_store_forecast_ratios_each(struct mf_store *s, int64_t batch, mf_forecast_ratio_fn fn, void *context);
 int mf_store_ratio_add(struct mf_store *s, int64_t class, const char *structure, int64_t batch, int64_t n,
                        double log_ratio, double log_spread);
-/* Mean ratio and spread of a structure over the batches that had ended by before_ms. Returns 1, or 0 if there
- * is no data. */
+/* Reads the mean ratio and spread of a structure over the batches that had ended by before_ms. Returns 1, or
+ * 0 if there is no data. */
 int mf_store_ratio_get(struct mf_store *s, int64_t class, const char *structure, int64_t before_ms,
                        double *ret_log_ratio, double *ret_log_spread);

@@ -48,7 +48,8 @@ int mf_read_workers(struct mf_store *s, const struct mf_page *page, struct mf_li
 int mf_read_quarantine(struct mf_store *s, const struct mf_page *page, struct mf_list *ret);
 
 int mf_read_last_event(struct mf_store *s, int64_t *ret_id);
-/* Appends the events after *cursor of a batch (0: all events), about max bytes, and advances *cursor. */
+/* Appends the events after *cursor, about `max` bytes, and advances *cursor. batch: only events of this
+ * batch; 0: all events. */
 int mf_read_events(struct mf_store *s, int64_t batch, int64_t *cursor, struct mf_buf *out, size_t max);
 /* Appends the metrics of /metrics that come from the database. */
 int mf_read_metrics(struct mf_store *s, struct mf_buf *out);

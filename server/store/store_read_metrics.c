@@ -36,9 +36,9 @@ static int add_batches(struct mf_store *s, struct mf_buf *out)
     return r < 0 ? r : add_states(out, "moefarm_batches", states, q);
 }
 
-/* Nearly all rows are done and none is ever deleted, so the number of done rows is the largest id minus the
- * rows in other states. This keeps the cost independent of the age of the farm. states: all other states,
- * quoted. */
+/* No row is ever deleted, so the number of rows in state done is the largest id minus the number of rows in
+ * other states. Few rows are in other states, so the cost does not grow with the age of the farm. states: all
+ * states except done, quoted. */
 #define COUNT_BY_STATE(table, index, states)                                                               \
     "WITH few AS (SELECT state, count(*) AS n FROM " table " INDEXED BY " index " WHERE state IN (" states \
     ") GROUP BY state) SELECT state, n FROM few UNION ALL"                                                 \

@@ -71,8 +71,8 @@ int mf_store_least_start_tag(struct mf_store *s, int64_t class, int priority, in
 
 /* Leases a unit that the slot may run. Parameters: 1 class, 2 worker, 3 is_only_worker, 4 revision, 5 model,
  * 6 last task, 7 epoch, 8 deadline. INDEXED BY is needed, because the planner does not know the number of
- * ready units. It also does not know that the scan of unit_ready or unit_free stops at the first match, as
- * these indices are in the requested order. */
+ * ready units. The planner also does not know that the scan of unit_ready or unit_free stops at the first
+ * match, because these indices are in the requested order. */
 #define LEASE(index, affinity)                                                                           \
     "UPDATE unit SET state = 'leased', attempt = attempt + 1, epoch = ?7, worker = ?2, deadline_ms = ?8" \
     " WHERE id = (SELECT u.id FROM unit u INDEXED BY " index " CROSS JOIN task g ON g.id = u.task"       \

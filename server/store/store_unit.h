@@ -22,13 +22,13 @@ struct mf_unit_row {
 };
 int mf_store_unit_add(struct mf_store *s, const struct mf_unit_row *row, int64_t now_ms, int64_t *ret);
 
-/* Finds the largest start tag among the batch's units on the class; 0 if there are none. */
+/* Finds the largest start tag among the batch's units on the class; 0 if the batch has no units there. */
 int mf_store_last_start_tag(struct mf_store *s, int64_t batch, int64_t class, int64_t *ret);
 /* Finds the smallest start tag among the class's ready units of that priority. Returns 1, or 0 if there are
- * none. */
+ * no such units. */
 int mf_store_least_start_tag(struct mf_store *s, int64_t class, int priority, int64_t *ret);
 
-/* Units that a slot considers, most specific first. */
+/* Sets of units that a slot considers, most specific first. */
 enum mf_affinity {
     MF_AFFINITY_LAST_TASK, /* units of the task that the worker worked on last */
     MF_AFFINITY_IDLE_TASK, /* units of tasks that no worker works on */
@@ -45,10 +45,10 @@ int mf_store_unit_lease(struct mf_store *s, const struct mf_slot *slot, enum mf_
 typedef int (*mf_row_fn)(void *context, const char *row);
 int mf_store_next_shapes(struct mf_store *s, int64_t class, int64_t limit, mf_row_fn fn, void *context);
 int mf_store_unit_extend(struct mf_store *s, int64_t unit, int64_t deadline_ms);
-/* Returns the unit to state ready. */
+/* Sets the unit's state back to ready. */
 int mf_store_unit_release(struct mf_store *s, int64_t unit);
 int mf_store_unit_end(struct mf_store *s, int64_t unit, const char *state);
-/* -ENOENT: no such unit. */
+/* Reads a unit. -ENOENT: no such unit. */
 int mf_store_unit_get(struct mf_store *s, int64_t unit, struct mf_unit_row *ret);
 int mf_store_units_leased(struct mf_store *s, struct mf_ids *ret);
 /* Extends every lease to at least deadline_ms, because workers need time to send HELLO after a restart of the
@@ -86,7 +86,7 @@ int mf_store_enumeration_counts(struct mf_store *s, int64_t enumeration, int64_t
 typedef int (*mf_step_fn)(void *context, const struct mf_step_row *row, const char *quarantined);
 int mf_store_steps_each(struct mf_store *s, int64_t enumeration, int64_t class, int64_t before_ms,
                         mf_step_fn fn, void *context);
-/* -ENOENT: no such step. *ret_body: JSON text that the caller frees; ret_body may be NULL. */
+/* Reads a step. -ENOENT: no such step. *ret_body: JSON text that the caller frees; ret_body may be NULL. */
 int mf_store_step_get(struct mf_store *s, int64_t step, struct mf_step_row *ret, char **ret_body);
 /* Returns 1 if the unit must not measure the step, because a result decides the step for the task, or because
  * the step killed a runner in an earlier attempt and is retried in another unit. Returns 0 otherwise. */
@@ -109,7 +109,7 @@ struct mf_result_row {
     const char *extra; /* NULL if none */
     int64_t at_ms;
 };
-/* Returns 1 if added, 0 if the result was stored already. */
+/* Adds a result. Returns 1, or 0 if the result was stored already. */
 int mf_store_result_add(struct mf_store *s, const struct mf_result_row *row);
 /* Deletes the samples of results with at_ms below before_ms, oldest first, at most `limit` results per call.
  * Keeps medians, spreads and the samples of released tasks. Results dated after now_ms (wrong clock) count as

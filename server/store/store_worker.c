@@ -34,7 +34,7 @@ int mf_store_start_epoch(struct mf_store *s, int64_t now_ms, int64_t *ret_epoch)
 
 int mf_store_class(struct mf_store *s, const struct mf_device_class *class, int64_t *ret)
 {
-    /* DO UPDATE instead of DO NOTHING: RETURNING returns only rows that were changed */
+    /* DO UPDATE instead of DO NOTHING, because RETURNING returns only rows that were changed */
     int r = mf_sql_get_i64(s,
                            "INSERT INTO device_class (gfx, cu_num) VALUES (?, ?)"
                            " ON CONFLICT (gfx, cu_num) DO UPDATE SET gfx = gfx RETURNING id",

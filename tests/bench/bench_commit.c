@@ -235,7 +235,7 @@ static void measure(void *zmq, const char *name, int n, int window)
         ask(&clients[i]);
     }
     submit(&p);
-    /* Enumerations come first. They have ended when each worker holds steps to measure. */
+    /* Enumerations come first. All enumerations have ended once each worker holds steps to measure. */
     int64_t end_ms = mf_now_ms() + PREPARE_MS;
     for (int ready = 0; ready < n;) {
         wait_any(n, 100);

@@ -303,9 +303,10 @@ struct timed {
     double us, read_us; /* minimum of each time */
 };
 
-/* Returns the time of the fastest of `calls` calls, each with another rotation. Times the whole pipeline or,
- * if only >= 0, its step `only`, while the other steps run untimed. If `read`, calls alternate with reads of
- * the same amount of weights, from the experts of another rotation. */
+/* Returns the time of the fastest of `calls` calls, each with another rotation. If only < 0, times the whole
+ * pipeline. Otherwise times only the pipeline's step number `only`, while the other steps run untimed. If
+ * `read` is true, calls alternate with reads of the same amount of weights, from the experts of another
+ * rotation. */
 static struct timed time_calls(struct search *s, const struct chain *c, int only, bool read, int calls)
 {
     struct mf_device *d = s->w->device;

@@ -1,5 +1,5 @@
-/* Family contract of AMD kernels on the emulator: waves of 64, MFMA, OCP e4m3 converted to f16, and FNUZ e4m3
- * used directly (CDNA 3). */
+/* Checks the family contract of AMD kernels on the emulator: waves of 64, MFMA, OCP e4m3 converted to f16,
+ * and FNUZ e4m3 used directly (CDNA 3). */
 #include "support/kernels/emulator_contract.h"
 
 /* clang-format off */

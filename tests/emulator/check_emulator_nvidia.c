@@ -1,4 +1,4 @@
-/* Family contract of NVIDIA kernels on the emulator: warps of 32, mma.sync. */
+/* Checks the family contract of NVIDIA kernels on the emulator: warps of 32, mma.sync. */
 #include "support/kernels/emulator_contract.h"
 
 /* clang-format off */

@@ -155,8 +155,8 @@ MF_TEST(host_output_pages_on_demand)
     (void)mf_device_close(d);
 }
 
-/* The device creates inputs without the host, in the row order of each rotation: x, and inputs gathered from
- * it and from other tensors. */
+/* The device creates the inputs without the host, in the row order of each rotation. The inputs are x, and
+ * tensors that are gathered from x or from other tensors. */
 MF_TEST(device_creates_inputs)
 {
     struct mf_shape s = a_shape();
@@ -238,7 +238,7 @@ static int take_outcome(struct mf_sink *s, const struct mf_race_outcome *o)
 struct test_offer {
     struct mf_offer offer; /* must be first */
     const char *family, *prefix;
-    enum mf_tensor gives; /* MF_TENSOR_N_: any */
+    enum mf_tensor gives; /* MF_TENSOR_N_: any tensor */
     struct mf_probe_step step;
     bool found;
 };

@@ -104,7 +104,7 @@ static void plant(const struct output *o, int run, enum plant what)
     }
 }
 
-/* share: expert parallelism, in which rows of experts on other ranks are padding. */
+/* share: if true, the layer uses expert parallelism, and rows of experts on other ranks are padding. */
 static const struct {
     const char *gfx, *tensor_spec;
     bool share;

@@ -15,7 +15,7 @@
 #define MODEL "emulator"
 
 struct device {
-    struct mf_device base; /* first */
+    struct mf_device base; /* must be the first member */
     struct mf_known known;
     const struct mf_flavour *flavour;
     uint64_t seed, launches;

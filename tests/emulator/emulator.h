@@ -76,7 +76,8 @@ template <class T> struct mf_exchange {
     int by;
 };
 
-/* Gives every lane the value of lane FROM(l, by), or its own value if there is no such lane. */
+/* Gives every lane the value of lane FROM(l, by), or the lane's own value if lane FROM(l, by) does not exist.
+ */
 template <class T, int (*FROM)(int, int)> MF_UNINSTRUMENTED void mf_exchange_all(void **lanes)
 {
     T taken[MF_EMULATOR];

@@ -43,7 +43,7 @@ MF_INSTRUCTION u64 __builtin_amdgcn_uicmp(u32 a, u32 b, int not_equal)
     mf_emulator->wave_collective(mf_emulator, "v_cmp", &mine, mf_ballot_all, MF_PC);
     return mine;
 }
-/* Together with the fences around it, orders the wave's LDS accesses. */
+/* Orders the wave's LDS accesses, together with the fences before and after the call. */
 MF_INSTRUCTION void __builtin_amdgcn_wave_barrier()
 {
     mf_emulator->wave_collective(mf_emulator, "wave_barrier", NULL, NULL, MF_PC);

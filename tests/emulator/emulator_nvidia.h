@@ -103,8 +103,8 @@ template <int N> MF_UNINSTRUMENTED void mf_copy_wait()
     mf_emulator->copy_wait(mf_emulator, N);
 }
 
-/* The value is returned in a register. A structure could be stored inside the primitive, and the hooks would
- * not see that store. */
+/* A vector type, so that the value is returned in a register. A structure could be stored inside the
+ * primitive, and the hooks would not see that store. */
 typedef u32 mf_four __attribute__((vector_size(16)));
 MF_INSTRUCTION mf_four mf_load_four(const void *p)
 {
@@ -178,7 +178,8 @@ MF_DEVICE float mf_divide(float a, float b)
 {
     return a / b;
 }
-/* Returns the worse of the two floats around the inverse, because callers must be correct with either. */
+/* Returns the worse of the two floats around the exact inverse, because callers must give correct results
+ * with either float. */
 MF_DEVICE float mf_inverse_near(float x)
 {
     const float nearest = 1.0f / x, left = fmaf(-nearest, x, 1.0f);

@@ -40,8 +40,8 @@ void mf_fiber_start(struct mf_fiber *f, void *stack, size_t bytes, mf_fiber_fn f
 {
     uintptr_t *top = (uintptr_t *)((uintptr_t)((char *)stack + bytes) / 16 * 16);
 
-    /* The stack holds r15, r14, r13, r12, rbx, rbp and the return address. Above these, it is aligned for a
-     * call. */
+    /* The stack holds r15, r14, r13, r12, rbx, rbp and the return address. Above these values, the stack is
+     * aligned for a call. */
     top -= 7;
     memset(top, 0, 7 * sizeof(*top));
     top[2] = (uintptr_t)argument;

@@ -177,8 +177,8 @@ MF_TEST(repeats_a_lost_ready)
     /* 50 ms less, because the agent's timer started earlier than the test's */
     ck_assert_int_ge(mf_now_ms() - start, LEASE_MS - 50);
     cJSON_Delete(m);
-    /* The first READY was late, not lost: the coordinator answers all three READYs, and the agent runs every
-     * unit. */
+    /* The first READY was late, not lost. So the coordinator answers all three READYs, and the agent runs
+     * every unit. */
     for (int unit = 1; unit <= 3; unit++)
         give_probe(unit, five, 1);
     while (n_results < 3 && mf_now_ms() < until) {
@@ -284,7 +284,7 @@ MF_TEST(keeps_its_unit_when_the_coordinator_restarts)
             cJSON_Delete(m);
     }
     const cJSON *running = cJSON_GetArrayItem(mf_json_array(hello, "running"), 0);
-    /* Without a running unit, the unit has ended and its results are in the spool. */
+    /* If HELLO names no running unit, the unit has ended and its results are in the spool. */
     if (running)
         ck_assert_int_eq(number_of(running, "unit"), 6);
     welcome("[{\"unit\":6,\"attempt\":1}]");
@@ -352,8 +352,9 @@ static int bind_silent_listener(void)
     return fd;
 }
 
-/* The agent logs a missing answer after silence_ms, then after twice and four times that time, until an
- * answer arrives. After WELCOME it logs that the coordinator was silent for one lease. */
+/* The agent logs a missing answer after silence_ms, then after twice silence_ms and after four times
+ * silence_ms, until an answer arrives. After WELCOME it logs that the coordinator was silent for one lease.
+ */
 MF_TEST(logs_a_silent_coordinator)
 {
     char message[128];
@@ -444,7 +445,8 @@ MF_TEST(drains_on_request)
 
 MF_TEST(stops_without_waiting)
 {
-    join("{\"step_ms\":50000}"); /* longer than expect() waits: the agent must not wait for the step */
+    /* longer than expect() waits, so the test fails if the agent waits for the step */
+    join("{\"step_ms\":50000}");
     give_probe(1, five, 2);
     skip(MF_MESSAGE_READY);
     mf_agent_stop(agent, "stopped");
@@ -531,8 +533,8 @@ MF_TEST(drops_a_refused_result)
     skip(MF_MESSAGE_READY);
 }
 
-/* The agent sends a result again if the coordinator refused it for lack of memory. The same holds for READY.
- */
+/* The agent sends a result again if the coordinator refused it for lack of memory. The agent also repeats a
+ * READY that was refused for this reason. */
 MF_TEST(resends_after_no_memory)
 {
     join("{}");

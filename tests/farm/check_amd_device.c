@@ -523,7 +523,7 @@ MF_TEST(works_as_a_guest)
     device = runner_device;
 }
 
-/* The host cannot access device memory: an access kills the process. */
+/* The host cannot access device memory, so an access kills the process. */
 MF_TEST(protects_device_memory)
 {
     char *memory = device->ops->alloc(device, 64);

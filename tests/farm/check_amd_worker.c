@@ -370,8 +370,8 @@ static cJSON *steps_of_task(int task)
     return json;
 }
 
-/* Checks that every step was measured: its status is ok or slow. At most one step may have the status `but`
- * instead. */
+/* Checks that every step was measured, which means that its status is ok or slow. At most one step may have
+ * the status `but` instead. */
 static void check_measured(int task, const char *but)
 {
     _cleanup_(cJSON_Deletep) cJSON *steps = steps_of_task(task);
@@ -435,9 +435,9 @@ MF_TEST(compiles_ahead_only_for_measured_shapes)
     ck_assert(!log_says("compiling ahead for " BF16_2));
 }
 
-/* The worker compiles ahead for a batch that waits behind a more urgent batch. It begins with the last shape
- * (fewest tokens), before that shape is enumerated. A worker holds two units; its second unit may belong to
- * the waiting batch while the urgent batch is not enumerated yet. */
+/* The worker compiles ahead for a batch that waits behind a more urgent batch. The worker begins with the
+ * batch's last shape (fewest tokens), before that shape is enumerated. A worker holds two units; its second
+ * unit may belong to the waiting batch while the urgent batch is not enumerated yet. */
 MF_TEST(compiles_ahead_for_a_waiting_batch)
 {
     char csv[512];

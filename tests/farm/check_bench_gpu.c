@@ -51,7 +51,7 @@ static void teardown(void)
     ck_assert_int_eq(remove_tree(folder), 0);
 }
 
-/* Runs the script with the test's shapes and state, and with further words up to NULL. */
+/* Runs the script with the test's shapes and state, and with further words, ended by NULL. */
 static struct ran bench(const char *const *words)
 {
     static const char *const script[] = {"bash", SCRIPT,     "--state", state, "--bin",
@@ -104,7 +104,8 @@ MF_TEST(resumes_where_it_stopped)
     struct row first = row_of(&r, "H256 I64 E8 k2", 1), second = row_of(&r, "H256 I128 E8 k2", 2);
     ck_assert_msg(first.floor > 0 && first.us > 0 && first.gemms > 0, "%s", first.line);
     ck_assert_msg(fabs(first.ratio - first.us / first.floor) < 0.01 + 0.01 * first.ratio, "%s", first.line);
-    /* the experts are twice as wide, and about twice as many are active */
+    /* the second shape's experts are twice as wide as the first shape's, and about twice as many are active
+     */
     ck_assert_double_gt(second.floor, 3 * first.floor);
     ck_assert(strstr(first.line, "two_stage:") || strstr(first.line, "one_stage:") ||
               strstr(first.line, "onednn:"));

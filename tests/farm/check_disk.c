@@ -188,7 +188,7 @@ MF_TEST(database_full)
     free_disk("state");
     check_recovered(batch);
     ck_assert_int_eq(farm_query_number(&farm, "SELECT count(*) FROM batch"), 2 + accepted);
-    /* the worker did not take the coordinator for lost during the fault */
+    /* during the fault, the worker did not conclude that the coordinator was lost */
     ck_assert(!farm_log_has(&farm, "worker0.log", "no message from the coordinator"));
 }
 
@@ -218,8 +218,8 @@ MF_TEST(database_read_only)
     ck_assert_int_eq(farm_query_number(&farm, "SELECT max(attempt) FROM unit"), 1);
 }
 
-/* A worker leaves when its spool is full. A restarted worker exits without taking a unit until its spool is
- * writable, so it uses up no attempt of a unit. Then the batch is completed. */
+/* A worker leaves when its spool is full. A restarted worker exits without taking a unit as long as its spool
+ * is not writable, so the worker uses up no attempt of a unit. Then the batch is completed. */
 MF_TEST(spool_full)
 {
     farm_start(&farm, LONG_BEAT_MS);

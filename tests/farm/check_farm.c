@@ -140,8 +140,8 @@ static void rejoin(struct farm *f, const cJSON *unit, int sent)
         ck_assert_int_eq(fake_worker_result(&f->worker, unit, i), 0);
 }
 
-/* The worker is killed and restarted at once. Its HELLO names no running unit, so the coordinator refuses the
- * worker until its old lease expires. */
+/* The worker is killed and restarted immediately. Its HELLO names no running unit, so the coordinator refuses
+ * the worker until its old lease expires. */
 static void restart_worker(struct farm *f, const cJSON *unit, int sent)
 {
     (void)unit;

@@ -1,7 +1,7 @@
 /* Tests a farm of simulated AITER devices of two classes (--families aiter) over REST, with every untuned
- * table of ROCm/aiter. The farm must enumerate or reject each row, the latter with a reason. It then tunes
- * the rows, and the tables exported for consumer aiter must pass AITER's own checks. If a table has many
- * steps, only some of its rows are tuned; with the argument "whole" (the long tests) all rows are tuned. */
+ * table of ROCm/aiter. The farm must enumerate each row, or reject the row with a reason. It then tunes the
+ * rows, and the tables exported for consumer aiter must pass AITER's own checks. If a table has many steps,
+ * only some of its rows are tuned; with the argument "whole" (the long tests) all rows are tuned. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@
 
 #define CLASSES "gfx942/304,gfx950/256"
 
-/* A farm with sanitizers takes six times as long, so it tests only one in four tables. */
+/* A farm with sanitizers takes six times as long, so the test then covers only one in four tables. */
 #ifdef __SANITIZE_ADDRESS__
 #    define EVERY 4
 #else

@@ -285,7 +285,8 @@ MF_TEST(binds_a_name_to_its_key)
     join(&f, "b", &of_b, &b);
     ck_assert_int_eq(fake_worker_open_keys(&a, f.zmq, f.process.hub, "a", &of_a), 0);
     ck_assert_int_eq(fake_worker_send(&a, MF_MESSAGE_BYE, "{\"reason\":\"\"}"), 0);
-    /* the hub processes handshakes in order, so after this handshake it has also processed that of `a` */
+    /* the hub processes handshakes in order, so after this handshake it has also processed the handshake of
+     * `a` */
     ck_assert_int_eq(try_handshake(&f, &of_a), 0);
     ck_assert_int_eq(fake_worker_send(&b, MF_MESSAGE_BEAT, "{\"running\":[],\"busy\":{}}"), 0);
     assert_answer(&b, MF_MESSAGE_BEAT);
@@ -305,7 +306,7 @@ MF_TEST(binds_a_name_to_its_key)
         ck_assert_int_eq(fake_worker_ready(&a), 0);
         if (fake_worker_recv(&a, wait_ms, &type, &json) > 0)
             break;
-        fake_worker_close(&a); /* without an answer, the hub has not noticed yet that b has gone */
+        fake_worker_close(&a); /* a missing answer means that the hub has not noticed yet that b has gone */
         ck_assert_int_eq(fake_worker_open_keys(&a, f.zmq, f.process.hub, "a", &of_a), 0);
     }
     const char *code = "";

@@ -67,7 +67,7 @@ static cJSON *get_all(const char *path)
     return all;
 }
 
-/* Adds the results of one step or pipeline to k. Exactly one of them must be ok and not late. */
+/* Adds the results of one step or pipeline to k. Exactly one of these results must be ok and not late. */
 static void collect(struct farm_keys *k, const char *path)
 {
     _cleanup_(cJSON_Deletep) cJSON *results = get_all(path);

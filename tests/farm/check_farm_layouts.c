@@ -47,7 +47,7 @@ struct race_ratio {
 };
 
 /* clang-format off */
-/* Each token count has another best layout, and the layout with the best forecast loses at both. */
+/* The two token counts have different best layouts, and the layout with the best forecast loses at both. */
 static const struct race_ratio race_ratios[] = {{RP, 1.2, 1.0}, {RR, 1.0, 1.1}, {PP, 1.1, 1.0}};
 /* clang-format on */
 

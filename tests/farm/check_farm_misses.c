@@ -96,7 +96,8 @@ MF_TEST(tunes_misses)
     wait_state("?state=tuned", 2);
     ck_assert_int_eq(misses("?state=open", NULL), 0);
     int batches = n_batches();
-    /* A miss whose row is tuned but not deployed yet: the farm counts the miss and has nothing to tune. */
+    /* A row for this miss is tuned but not deployed yet, so the farm counts the miss and has nothing to tune.
+     */
     _cleanup_(cJSON_Deletep) cJSON *again = report("n1/7/2", REPORT("n1/7", CLASS, MISS(16, 1)), 201);
     ck_assert_int_eq(farm_number(again, "tuned"), 1);
     ck_assert_int_eq(farm_number(again, "open"), 0);

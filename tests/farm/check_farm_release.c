@@ -18,8 +18,8 @@
 
 #define CLASS   "gfx942/304"
 #define BEAT_MS 300
-/* The batches use a given layout: otherwise the farm could choose another layout once there are more token
- * counts, and the first row would change. */
+/* The batches use a given layout, because otherwise the farm could choose another layout once there are more
+ * token counts, and the first row would change. */
 #define WHERE "&classes=" CLASS "&layout=w1%3Dpanel16%20w2%3Dpanel16"
 
 static struct farm farm;
@@ -167,8 +167,8 @@ MF_TEST(survives_kill_during_approve)
     RUN(0, "release", "stage", "stable", "2");
     ck_assert_int_eq(current(), 1);
 
-    /* The coordinator is killed after it has written the move and before it commits the move: the move has no
-     * effect. */
+    /* The coordinator is killed after it has written the move and before it commits the move, so the move has
+     * no effect. */
     (void)snprintf(value, sizeof(value), "%s:1:%s", mf_fault_name(MF_FAULT_CHANNEL_MOVED), file);
     ck_assert_int_eq(setenv("MOEFARM_FAULT", value, 1), 0);
     farm_kill_daemon(&farm);
@@ -181,7 +181,7 @@ MF_TEST(survives_kill_during_approve)
     ck_assert_int_eq(current(), 1);
     ck_assert_int_eq(n_moves(), 3);
 
-    /* The coordinator is killed right after the request: the move and its history entry are either both
+    /* The coordinator is killed right after the request. The move and its history entry must be either both
      * stored or both missing. Repeating the request completes the move. */
     for (int i = 0; i < 4; i++) {
         static const char request[] = "POST /api/v1/channels/stable/approve?release=2 HTTP/1.1\r\nHost: "

@@ -409,7 +409,7 @@ static int submit_over(const char *baseline, bool few)
 
 /* A known row that is clearly slower is replaced if both devices agree, even if processes are killed during
  * the comparison. _i: 0 no process is killed, 1 the coordinator, 2 both runners. If processes are killed, the
- * steps are slow enough for the test to do so during the comparison. */
+ * steps are slow enough for the test to kill them during the comparison. */
 MF_TEST(replaces_a_slow_row, .rows = 3)
 {
     struct mf_buf baseline;

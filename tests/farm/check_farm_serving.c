@@ -170,8 +170,8 @@ static void tune_and_release(const char *csv, const char *release, const char *b
 
     (void)snprintf(path, sizeof(path), "%s/%s.csv", farm.folder, release);
     text_file_write(path, csv);
-    /* On a busy machine steps may be dropped as slow after their first run, which may leave a token count
-     * without a pipeline in the known rows' layout: measure each step fully. */
+    /* On a busy machine steps may be dropped as slow after their first run. This may leave a token count
+     * without a pipeline in the known rows' layout, so measure each step fully. */
     if (baseline)
         RUN("submit", path, "--watch", "--search", "exhaustive", "--baseline", baseline);
     else
@@ -225,8 +225,8 @@ MF_TEST(example_reloads_a_promoted_table)
     ck_assert_int_eq(n_failed, 0);
 }
 
-/* The example reads its table when it receives SIGHUP: it neither exits nor ignores the signal. The table is
- * a FIFO, so the test can open it for writing only once the example has opened it. */
+/* The example reads its table when it receives SIGHUP. It must neither exit nor ignore the signal. The table
+ * is a FIFO, so the test can open it for writing only once the example has opened it. */
 MF_TEST(example_handles_sighup_during_start)
 {
     char table[128], header[128];

@@ -24,7 +24,7 @@
 #define FEW      2
 #define BEFORE   4 /* probes of the first batch that are answered before the second batch is submitted */
 
-/* The model_dim of a shape tells its batch. */
+/* The model_dim of a shape identifies its batch. */
 enum { FIRST_DIM = 1024, SECOND_DIM = 8192, URGENT_DIM = 16384 };
 
 static struct farm_process farm;

@@ -136,8 +136,8 @@ MF_TEST(checks_the_role_of_each_route)
     farm_stop(&f);
 }
 
-/* Repeats a request, whose answer has the status `status`, until it is rate-limited. Checks the Retry-After
- * header of the refusal. */
+/* Repeats a request until it is rate-limited. Every answer before the refusal must have the status `status`.
+ * Checks the Retry-After header of the refusal. */
 static void await_refusal(struct farm *f, const char *path, const char *token, int status)
 {
     for (int64_t end = mf_now_ms() + LIMIT_MS;;) {

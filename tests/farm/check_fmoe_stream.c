@@ -157,7 +157,8 @@ MF_TEST(replays_graphs_across_a_reload, .count_rows = n_layers)
     device = mf_device_close(device);
 }
 
-/* Returns 0 on a real device, whose kernels always load. */
+/* Returns the number of rows of the test below: 1 on the emulator; 0 on a real device, because its kernels
+ * always load. */
 static int once_if_emulated(void)
 {
     return is_real ? 0 : 1;

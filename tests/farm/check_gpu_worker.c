@@ -122,8 +122,8 @@ MF_TEST(lists_why_a_device_is_missing, .rows = MF_ARRAY_LEN(missing_devices))
     assert_says(r, "sim:<class>");
 }
 
-/* After an upgrade, the module next to a worker that still runs may belong to a newer version. It would
- * compile and offer other kernels, so the worker must not use it. */
+/* After an upgrade, the module next to a worker that still runs may belong to a newer version. Such a module
+ * would compile and offer other kernels, so the worker must not use it. */
 MF_TEST(skips_a_module_of_another_build, .group = &optional_tests)
 {
     char worker[PATH_MAX], module[PATH_MAX];

@@ -383,8 +383,8 @@ static void reject_with(struct fake_worker *w, const cJSON *unit, const char *te
     ck_assert_int_eq(fake_worker_send(w, MF_MESSAGE_RESULT, "%s", printed), 0);
 }
 
-/* If the name or family of a step is such a text, the step is refused together with its enumeration. If the
- * reason of a rejection is such a text, it is stored and returned unchanged. */
+/* If the name or family of a step is a hostile text, the step is refused together with its enumeration. If
+ * the reason of a rejection is a hostile text, the reason is stored and returned unchanged. */
 MF_TEST(keeps_texts_of_enumerations)
 {
     struct farm f;
@@ -436,8 +436,8 @@ MF_TEST(keeps_texts_of_enumerations)
     stop(&f);
 }
 
-/* The device model is such a text. The exported table then has the usual columns, and no cell of it is a
- * formula. */
+/* The device model is a hostile text. The exported table then has the usual columns, and no cell of the table
+ * is a formula. */
 MF_TEST(exports_no_formula, .rows = N_HOSTILE)
 {
     struct farm f;
@@ -476,7 +476,7 @@ MF_TEST(exports_no_formula, .rows = N_HOSTILE)
     stop(&f);
 }
 
-/* A worker rejects such a text as name, device or architecture before it uses the text in a path or an
+/* A worker rejects a hostile text as name, device or architecture before it uses the text in a path or an
  * option. */
 MF_TEST(worker_rejects_texts)
 {

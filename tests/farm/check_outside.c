@@ -151,7 +151,7 @@ MF_TEST(revision_depends_on_offer, .group = &offers_tests)
     ck_assert_str_eq(again, of[2]);
 }
 
-/* A mistyped family name is an error: otherwise the worker would silently offer nothing. */
+/* A mistyped family name is an error, because otherwise the worker would silently offer nothing. */
 MF_TEST(refuses_an_unknown_family, .group = &offers_tests)
 {
     const char *const options[] = {"--families", "move,titel", NULL};

@@ -179,7 +179,7 @@ static void await_devices(int n)
     }
 }
 
-/* Checks the decision and its reason. reasons: substrings that the reason must contain, up to NULL. */
+/* Checks the decision and its reason. reasons: substrings that the reason must contain, ended by NULL. */
 static void check_decision(const cJSON *task, const char *decision, const char *const *reasons)
 {
     const char *decided = farm_text(promotion_of(task), "decision"),
@@ -223,7 +223,7 @@ static const struct {
     double winner2;
     const char *baseline, *wrong, *crash;
     int n_compare;      /* number of compare units that the first device gets */
-    const char *decision, *reasons[3]; /* reasons: up to NULL */
+    const char *decision, *reasons[3]; /* reasons: ended by NULL */
     const char *exported_step; /* step of the exported row; NULL: no row */
     double us;
 } decisions[] = {
@@ -340,7 +340,8 @@ MF_TEST(decides_rows_without_pipeline_at_once, .rows = 3)
     }
 }
 
-/* The other shapes of the layer model are tuned, and do not wait for the shape of such a row. */
+/* A known row without a pipeline does not delay the layer model: the other shapes are tuned and do not wait.
+ */
 MF_TEST(tunes_the_rest_of_the_layer)
 {
     _cleanup_(mf_freep) char *answer = submit_shapes(SHAPE "\\n" SHAPE_OF(32) "\\n", "", "");
@@ -350,7 +351,7 @@ MF_TEST(tunes_the_rest_of_the_layer)
     check_export(1, WINNER, 60.6);
 }
 
-/* With search=enumerate the answer reports such a row, but there is no decision. */
+/* With search=enumerate the answer reports a known row without a pipeline, but there is no decision. */
 MF_TEST(enumeration_decides_nothing)
 {
     _cleanup_(mf_freep) char *answer = submit_shapes(SHAPE "\\n", "", ",\"search\":\"enumerate\"");
@@ -364,8 +365,8 @@ MF_TEST(enumeration_decides_nothing)
     ck_assert(cJSON_IsNull(cJSON_GetObjectItem(task, "promotion")));
 }
 
-/* A kept row gets its samples, spread and provenance from the comparison. It does not get them from the race,
- * which it lost. */
+/* A kept row gets its samples, spread and provenance from the comparison, not from the race, which the kept
+ * row lost. */
 MF_TEST(kept_row_has_times_of_comparison)
 {
     set_known_us(20.6);
@@ -563,8 +564,8 @@ MF_TEST(keeps_layout_of_known_rows)
     check_export(1, "sne_m16_1", 121.2);
 }
 
-/* This holds even if another layout serves more token counts, because its rows could not be combined with the
- * kept rows. */
+/* The layout of the known rows is kept even if another layout serves more token counts, because rows in that
+ * other layout could not be combined with the kept rows. */
 MF_TEST(keeps_layout_that_serves_fewer)
 {
     free(submit_shapes(SHAPE "\\n" SHAPE_OF(32) "\\n", "fake:sort_m16|fake:sne_m16_1|fake:tne_m16_1", ""));
@@ -593,7 +594,7 @@ MF_TEST(replaces_rows_of_other_layouts)
                REASONS("w1=panel16 w2=panel16", "w1=row w2=row", "one table cannot mix them"));
 }
 
-/* If the batch specifies a layout, it is used even if another layout is faster. */
+/* If the batch specifies a layout, that layout is used even if another layout is faster. */
 MF_TEST(uses_given_layout)
 {
     submit(NULL, ",\"layout\":\"w1=panel16 w2=panel16\"");

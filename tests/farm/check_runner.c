@@ -129,7 +129,8 @@ MF_TEST(kills_a_silent_runner)
     mf_runner_host_free(h);
 }
 
-/* If a message is waiting, the host must read it before it reports a hang, even if it is called late. */
+/* If a message is waiting, the host must read the message before it reports a hang, even if the host is
+ * called late. */
 MF_TEST(reads_before_reporting_a_hang)
 {
     struct mf_runner_host *h = start_shell("echo '{\"op\":\"x\"}' >&3; exec sleep 1000");

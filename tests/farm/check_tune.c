@@ -142,7 +142,7 @@ MF_TEST(tunes_missing_rows)
     assert_code(r, 0);
     assert_says(r.out, "1 file, 2 rows: no errors, no warnings\n");
 
-    /* Rows in other spellings: AITER's tuner compares text and would tune them again. */
+    /* The table has rows in other spellings. AITER's tuner compares text and would tune these rows again. */
     text_file_write(in_folder("shapes.csv"), HEAD DIRTY(1) DIRTY(2));
     r = moefarm("", TUNE(NULL));
     assert_code(r, 0);
@@ -376,8 +376,8 @@ MF_TEST(forgets_refused_submissions)
     ck_assert_int_ne(access(in_folder("table.csv.moefarm/pending-1.000000001.json"), F_OK), 0);
 }
 
-/* An unknown column causes a warning. If its name resembles that of a column that changes the shape, tune
- * fails before it starts a farm. */
+/* An unknown column causes a warning. If the column's name resembles the name of a column that changes the
+ * shape, tune fails before it starts a farm. */
 MF_TEST(reports_unknown_columns)
 {
     text_file_write(in_folder("shapes.csv"), "frm," HEAD "limit:7," ROW(1));
@@ -405,7 +405,8 @@ MF_TEST(refuses_compare_without_table)
 }
 
 /* A batch gets the known rows of its own shapes, with their lines in the table. With --compare but without a
- * table it gets no known rows, because the rows that the farm itself knows are not the deployed rows. */
+ * table the batch gets no known rows, because the rows that the farm itself knows are not the deployed rows.
+ */
 MF_TEST(compares_with_known_rows)
 {
     text_file_write(in_folder("shapes.csv"), HEAD ROW(1) ROW(2));
@@ -551,7 +552,7 @@ MF_TEST(omits_split_k)
     ck_assert_int_eq(count_split_k(&farm, 1, "rejections", "(split_k)"), 0);
     (void)farm_run(&farm, csv, "&search=enumerate&split_k=0");
     ck_assert_int_eq(count_split_k(&farm, 2, "rejections", "(split_k)"), with);
-    /* An option of one batch does not appear as a reason in others that share the enumeration. */
+    /* An option of one batch does not appear as a reason in other batches that share the enumeration. */
     (void)farm_run(&farm, csv, "&search=enumerate&no_fuse=gemm1%2Bact");
     (void)farm_run(&farm, csv, "&search=enumerate&split_k=0&seed=2");
     ck_assert_int_eq(count_split_k(&farm, 1, "rejections", "batch "), 0);

@@ -143,13 +143,14 @@ MF_TEST(refuses_second_worker)
 
 #define N_FLOOD 20000
 /* AddressSanitizer makes parsing slow: 36 messages take longer than the batch timeout. Memory is not checked
- * there. */
+ * in builds with AddressSanitizer. */
 #ifdef __SANITIZE_ADDRESS__
 #    define N_LONGEST 4
 #else
 #    define N_LONGEST 36
 #endif
-/* More than the batches themselves use; buffering 10,000 of the small messages would take another 160 MiB. */
+/* Limit of the coordinator's memory during a flood. It is more than the batches themselves use, but buffering
+ * 10,000 of the small messages would take another 160 MiB. */
 #define FLOOD_KIB_MAX (192 << 10)
 
 /* Returns the peak resident memory of a process in KiB. */
@@ -169,8 +170,8 @@ static long peak_kib(pid_t pid)
 }
 
 /* Floods of meaningless messages: 312 MiB in messages of 16 KiB, and 288 MiB in messages of the maximum
- * length, which take far longer to parse than to send. Two parsed messages may be in memory at a time, each
- * at 32 times its length, in addition to the queue. */
+ * length, which take far longer to parse than to send. In addition to the queue, two parsed messages may be
+ * in memory at a time, and each of them takes 32 times its length. */
 static const struct {
     size_t len;
     int n;

@@ -34,7 +34,7 @@ static struct mf_agent *agent;
 static zmq_msg_t peer;
 static bool peer_known;
 static uint64_t sequence; /* sequence number of the last message received */
-/* true after WELCOME was sent: a HELLO that was sent before it may still arrive */
+/* true after WELCOME was sent; a HELLO that was sent before this WELCOME may still arrive */
 static bool welcome_sent;
 static int64_t silence_ms, idle_ms; /* options of the next agent */
 static int n_beats, time_cap_ms;    /* time_cap_ms: time cap in the units that the coordinator sends */

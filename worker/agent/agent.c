@@ -157,7 +157,7 @@ static void close_link(struct mf_agent *a)
     mf_agent_socket_close(&a->socket, BYE_LINGER_MS);
 }
 
-/* In the order of enum mf_link_action. */
+/* Actions, in the order of enum mf_link_action. */
 static const struct {
     enum mf_link_action action;
     void (*carry_out)(struct mf_agent *a);
@@ -240,7 +240,8 @@ void mf_agent_pollitems(const struct mf_agent *a, zmq_pollitem_t items[MF_AGENT_
     struct pollfd fds[MF_RUNNER_POOL_POLLFDS];
     mf_runner_pool_pollfds(a->runner_pool, fds);
     items[0] = (zmq_pollitem_t){.socket = a->socket.socket, .fd = -1, .events = ZMQ_POLLIN};
-    if (mf_link_sends_results(&a->link) && mf_spool_has_unsent(a->spool)) /* the send queue was full */
+    /* Wait until the socket is writable, because unsent results mean that the send queue was full. */
+    if (mf_link_sends_results(&a->link) && mf_spool_has_unsent(a->spool))
         items[0].events |= ZMQ_POLLOUT;
     for (int i = 0; i < MF_RUNNER_POOL_POLLFDS; i++) {
         short events =

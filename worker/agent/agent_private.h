@@ -16,12 +16,13 @@
 #include "worker/agent/runner_pool.h"
 #include "worker/agent/spool.h"
 
-/* READY is repeated after a lease without a unit. If the UNIT was only late, two units arrive. The worker
- * sends READY for the first of them, so that a third unit arrives. */
+/* The worker repeats READY if no unit arrives for the length of a lease. If the first UNIT was only late, two
+ * units arrive. The worker sends another READY after the first of them, so that a third unit arrives. */
 #define MF_AGENT_JOBS_MAX         (MF_LINK_JOBS_WANTED + 1)
 #define MF_AGENT_AHEAD_REMEMBERED 64
 #define MF_AGENT_MESSAGES_PER_RUN 256
-#define MF_AGENT_SENT_MAX         1024 /* RESULTs whose sequence number is remembered, for REFUSE */
+/* maximum number of RESULTs for which the sequence number is remembered, to handle a later REFUSE */
+#define MF_AGENT_SENT_MAX 1024
 
 struct mf_agent {
     struct mf_agent_options o;
@@ -37,11 +38,11 @@ struct mf_agent {
     struct mf_job *jobs[MF_AGENT_JOBS_MAX]; /* in the order received */
     size_t n_jobs;
     struct mf_job *current; /* jobs[0] while the runner works on it, else NULL */
-    bool runner_busy;       /* the runner got a unit and has not sent `end` for it */
+    bool runner_busy;       /* true: the runner got a unit and has not sent `end` for that unit */
 
     /* Hashes of shapes whose code is compiled ahead. A ring buffer: the newest shape replaces the oldest. */
     uint64_t compiled_ahead[MF_AGENT_AHEAD_REMEMBERED];
-    size_t n_compiled_ahead; /* shapes so far, including replaced ones */
+    size_t n_compiled_ahead; /* number of shapes added so far, including replaced shapes */
 
     /* Conditions already logged, to log each only once */
     int warned_version;      /* protocol version of the last mismatch; -1: none */
@@ -52,7 +53,7 @@ struct mf_agent {
     /* Time accounting, mf_now_ns clock */
     enum mf_phase phase;
     uint64_t phase_since_ns;
-    uint64_t busy_since_ns;     /* start of the interval of busy_s: the last BEAT */
+    uint64_t busy_since_ns;     /* start of the interval that busy_s covers: time of the last BEAT */
     double busy_s[MF_PHASE_N_]; /* seconds per phase since the last BEAT */
     /* end of the runner's last unit; 0 if it has run no unit since its start */
     uint64_t runner_idle_since_ns;
@@ -68,22 +69,22 @@ struct mf_agent {
 /* Switches to a phase; BEAT reports the time spent in each. */
 void mf_agent_set_phase(struct mf_agent *a, enum mf_phase phase);
 void mf_agent_send_hello(struct mf_agent *a);
-/* device: new description of the device, or NULL if it has not changed. */
+/* Sends a BEAT. device: new description of the device, or NULL if it has not changed. */
 void mf_agent_send_beat(struct mf_agent *a, const cJSON *device);
 /* Requests one unit. */
 void mf_agent_send_ready(struct mf_agent *a);
 void mf_agent_send_bye(struct mf_agent *a);
-/* Sends all results of the spool that are not marked as sent, if the link is in a state for it. */
+/* Sends all results of the spool that are not marked as sent, if the state of the link allows it. */
 void mf_agent_send_results(struct mf_agent *a);
-/* mf_emit_fn of every job; context: the agent. Takes ownership, writes the RESULT to the spool, then sends
- * it. */
+/* mf_emit_fn of every job; `context` is the agent. Takes ownership of the RESULT, writes it to the spool,
+ * then sends it. */
 int mf_agent_spool_result(void *context, cJSON *result);
 
 /* ---- agent.c ---- */
 
 /* Reports an event to the link and carries out the actions. */
 void mf_agent_apply(struct mf_agent *a, enum mf_link_event event);
-/* Leaves the farm, because results would be lost without a writable spool. r: the error. */
+/* Leaves the farm, because results would be lost without a writable spool. r: the error of the spool. */
 void mf_agent_stop_on_spool_error(struct mf_agent *a, int r);
 
 /* ---- agent_runner.c ---- */
@@ -91,12 +92,13 @@ void mf_agent_stop_on_spool_error(struct mf_agent *a, int r);
 void mf_agent_drop_job(struct mf_agent *a, size_t i);
 /* Drops a job. If it is running, its runner is replaced. */
 void mf_agent_abandon_job(struct mf_agent *a, size_t i);
-/* Drops ended jobs and sends the next one to the runner if it is idle. Call after every message and death. */
+/* Drops ended jobs. If the runner is idle, sends it the next job. Call this function after every message and
+ * after every death of a runner. */
 void mf_agent_start_next_job(struct mf_agent *a);
-/* Handles what the runners have sent, at most MF_AGENT_MESSAGES_PER_RUN messages. */
+/* Handles the messages of the runners, at most MF_AGENT_MESSAGES_PER_RUN of them. */
 void mf_agent_run_runner_pool(struct mf_agent *a);
 
 /* ---- agent_receive.c ---- */
 
-/* Handles the messages received, at most MF_AGENT_MESSAGES_PER_RUN. */
+/* Handles the received messages, at most MF_AGENT_MESSAGES_PER_RUN of them. */
 void mf_agent_receive_all(struct mf_agent *a);

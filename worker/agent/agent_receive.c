@@ -48,7 +48,7 @@ static bool is_held(const struct mf_agent *a, const struct mf_job *j)
     return false;
 }
 
-/* Answers a malformed unit with a RESULT. Otherwise every BEAT would extend its lease. */
+/* Answers a malformed unit with a RESULT. Without this answer, every BEAT would extend the unit's lease. */
 static void refuse_unit(struct mf_agent *a, const cJSON *body, const char *why)
 {
     log_warn("%s: malformed unit: %s", a->o.name, why);
@@ -58,7 +58,7 @@ static void refuse_unit(struct mf_agent *a, const cJSON *body, const char *why)
         mf_agent_stop_on_spool_error(a, r);
 }
 
-/* True if enumerated steps of the shape will be probed. False for search=enumerate, which only lists them,
+/* True if enumerated steps of the shape will be probed. False for search=enumerate, which only lists steps,
  * and for races, which need few steps. */
 static bool leads_to_probes(const struct mf_job *job)
 {
@@ -67,8 +67,8 @@ static bool leads_to_probes(const struct mf_job *job)
     return job->kind == MF_UNIT_PROBE || (job->kind == MF_UNIT_ENUMERATE && strcmp(search, "enumerate") != 0);
 }
 
-/* Requests compilation once per remembered shape. A repeated request is cheap: existing code objects are
- * found in the cache. */
+/* Requests compilation for a shape unless the shape is still in the list of compiled shapes. A repeated
+ * request is cheap, because the code objects are already in the cache. */
 static void compile_ahead(struct mf_agent *a, const char *shape)
 {
     uint64_t hash = mf_hash64(shape, strlen(shape), MF_HASH_SEED);
@@ -102,13 +102,13 @@ static void on_unit(struct mf_agent *a, const cJSON *m)
     char why[MF_REASON_MAX] = "out of memory";
     struct mf_job *job = NULL;
     if (!mf_link_accepts(&a->link, MF_LINK_EVENT_UNIT))
-        return; /* BYE returns the unit */
+        return; /* the coordinator gets this unit back with BYE */
     mf_agent_apply(a, MF_LINK_EVENT_UNIT);
     cJSON *copy = cJSON_Duplicate(m, true);
     if (!copy || mf_job_new(copy, mf_agent_spool_result, a, &job, why, sizeof(why)) < 0) {
         refuse_unit(a, m, why);
     } else if (a->n_jobs == MF_AGENT_JOBS_MAX || is_held(a, job)) {
-        mf_job_free(job); /* duplicate or not requested: no BEAT extends its lease */
+        mf_job_free(job); /* the unit is a duplicate or was not requested; no BEAT extends its lease */
     } else {
         mf_fault_at(MF_FAULT_UNIT_RECEIVED);
         a->jobs[a->n_jobs++] = job;
@@ -217,8 +217,8 @@ static const struct {
 };
 /* clang-format on */
 
-/* Warns once per protocol version. The REFUSE of another version may be unreadable, but its header has the
- * version. */
+/* Warns once per protocol version. A REFUSE of another version may be unreadable, but the header of the
+ * message contains the version. */
 static void warn_version_mismatch(struct mf_agent *a)
 {
     if (a->socket.peer_version == a->warned_version)
@@ -245,8 +245,9 @@ void mf_agent_receive_all(struct mf_agent *a)
         for (size_t k = 0; k < MF_ARRAY_LEN(handlers); k++) {
             if (handlers[k].type != type)
                 continue;
-            /* A HELLO is not an answer, because TCP may connect a local port to itself if no process listens
-             * on that port */
+            /* A message without a handler is not an answer of a coordinator. A received HELLO, for example,
+             * is the worker's own message: TCP may connect a local port to itself if no process listens on
+             * that port. */
             mf_agent_apply(a, MF_LINK_EVENT_ANSWER);
             handlers[k].handle(a, m);
         }

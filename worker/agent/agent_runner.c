@@ -39,7 +39,7 @@ void mf_agent_start_next_job(struct mf_agent *a)
         return;
     int r = mf_runner_pool_send(a->runner_pool, request);
     if (r == -ENOTCONN)
-        return; /* no runner is ready yet; runner_ready() calls again */
+        return; /* no runner is ready yet; runner_ready() calls this function again */
     mf_recovery_time_unit_sent(&a->recovery_time, mf_now_ns());
     log_debug("%s: runner was idle for %.3f ms before unit %lld", a->o.name,
               a->runner_idle_since_ns ? (double)(mf_now_ns() - a->runner_idle_since_ns) * 1e-6 : 0,
@@ -53,8 +53,8 @@ void mf_agent_start_next_job(struct mf_agent *a)
         mf_runner_pool_kill(a->runner_pool, strerror(-r));
 }
 
-/* Time added to runner_idle_timeout_ms, because a small host can take minutes to create the data of a large
- * shape. */
+/* Returns the time to add to runner_idle_timeout_ms while data is created. On a small host, creating the data
+ * of a large shape can take minutes. */
 static int64_t data_timeout_ms(const struct mf_job *job)
 {
     const char *row;
@@ -71,7 +71,7 @@ static void take_phase(struct mf_agent *a, const cJSON *message)
     if (mf_json_text(message, "name", &name) < 0 || mf_phase_parse(name, &phase) < 0)
         return;
     mf_agent_set_phase(a, phase);
-    /* A begun step has its own limit */
+    /* A begun step has its own silence limit. */
     if (a->current && !a->current->begun)
         mf_runner_pool_limit(a->runner_pool, a->o.runner_idle_timeout_ms +
                                                  (phase == MF_PHASE_DATA ? data_timeout_ms(a->current) : 0));
@@ -160,7 +160,7 @@ static void runner_pool_failed(struct mf_agent *a)
     a->exit_code = 1;
     if (starting)
         mf_agent_apply(a, MF_LINK_EVENT_RUNNERS_FAILED);
-    else /* leave, so that other workers get the units */
+    else /* leave the farm, so that other workers get the units */
         mf_agent_stop(a, "cannot start a runner on the device any more");
 }
 
@@ -197,7 +197,7 @@ void mf_agent_run_runner_pool(struct mf_agent *a)
         case MF_RUNNER_POOL_READY:
             runner_ready(a);
             break;
-        case MF_RUNNER_POOL_DESCRIBED: /* sent before the result that depends on the higher ceiling */
+        case MF_RUNNER_POOL_DESCRIBED: /* send the higher ceilings before the result that depends on them */
             if (mf_link_is_joined(&a->link))
                 mf_agent_send_beat(a, mf_runner_pool_described(a->runner_pool));
             break;

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define RUNNING_MAX 64 /* limit of the coordinator */
+#define RUNNING_MAX 64 /* maximum number of running units that the coordinator accepts in one message */
 
 /* ---- time by phase ---- */
 
@@ -16,7 +16,8 @@ void mf_agent_set_phase(struct mf_agent *a, enum mf_phase phase)
     a->phase = phase;
 }
 
-/* Adds the share of each phase in the time since the last BEAT and starts the next interval. */
+/* Adds the fraction of the time since the last BEAT that was spent in each phase, and starts the next
+ * interval. */
 static bool add_busy(struct mf_agent *a, cJSON *beat)
 {
     mf_agent_set_phase(a, a->phase);
@@ -48,7 +49,7 @@ static bool add_running(const struct mf_agent *a, cJSON *to)
 }
 
 /* Lists a unit whose last result is still in the spool, because that result ends the unit's lease. Returns
- * false only if out of memory: the worker itself wrote the spool, so the JSON is valid. */
+ * false only if memory is exhausted: the JSON is valid, because the worker itself wrote the spool. */
 static bool add_ended(cJSON *array, const char *body, size_t len)
 {
     static const char *const keys[] = {"unit", "attempt", "epoch"};

@@ -25,7 +25,8 @@ static int set_options(void *socket)
         {ZMQ_LINGER, 0},
         {ZMQ_RECONNECT_IVL, RECONNECT_MS},
         {ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS},
-        /* do not queue while disconnected, because a reconnect would send a flood of old beats and results */
+        /* do not queue while disconnected, because a reconnect would then send a flood of old beats and
+         * results */
         {ZMQ_IMMEDIATE, 1},
     };
     for (size_t i = 0; i < MF_ARRAY_LEN(options); i++) {
@@ -78,7 +79,7 @@ bool mf_agent_socket_handshake_failed(struct mf_agent_socket *s)
 {
     bool away = false;
     char event[64];
-    /* An event has two frames; their content does not matter */
+    /* An event has two frames; the content of the frames does not matter. */
     while (s->monitor && zmq_recv(s->monitor, event, sizeof(event), ZMQ_DONTWAIT) >= 0)
         away = true;
     return away;
@@ -89,7 +90,8 @@ void mf_agent_socket_close(struct mf_agent_socket *s, int linger_ms)
     if (!s->socket)
         return;
     if (s->monitor) {
-        /* Stop the monitor first: with its PAIR peer closed, the next event would block forever */
+        /* Stop the monitor before its PAIR peer is closed, because the next monitor event would otherwise
+         * block forever. */
         (void)zmq_socket_monitor(s->socket, NULL, 0);
         (void)zmq_close(s->monitor);
         s->monitor = NULL;
@@ -138,7 +140,7 @@ static int receive_frame(void *socket, zmq_msg_t *frame, int *ret_more)
     return 0;
 }
 
-/* Receives one message and drops its frames after the second. Returns -EBADMSG if the message is invalid. */
+/* Receives one message. Drops all frames after the second. Returns -EBADMSG if the message is invalid. */
 static int receive_one(struct mf_agent_socket *s, enum mf_message *ret_type, cJSON **ret)
 {
     zmq_msg_t frame;

@@ -41,7 +41,7 @@ static int open_lock(const char *path)
             return fd >= 0 ? fd : -errno;
         fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
         if (fd >= 0) {
-            (void)fchmod(fd, 0666); /* independent of the umask */
+            (void)fchmod(fd, 0666); /* set the mode independently of the umask */
             return fd;
         }
         if (errno != EEXIST || tries > 0)

@@ -15,7 +15,8 @@
 struct mf_enrol {
     void *zmq;
     const char *coordinator, *name, *folder; /* folder: folder of the spool */
-    const char *token_file; /* "" or an empty file (as services have): use the existing key, if any */
+    /* "" or an empty file, as in a service installation: use the existing key, if there is one */
+    const char *token_file;
 };
 /* Returns 1 if *ret has the keys; 0 if there is no key and no token, so that the worker connects without
  * keys; or -errno with the reason in why. */

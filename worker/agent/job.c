@@ -116,7 +116,8 @@ cJSON *mf_job_refusal(const cJSON *body, const char *why)
     return MF_TAKE(result);
 }
 
-/* Returns the members of the list whose items are not done, by reference. */
+/* Returns the members of the list whose items are not done. The result refers to the members and does not
+ * copy them. */
 static cJSON *remaining_items(const struct mf_job *j, cJSON *list)
 {
     cJSON *left = cJSON_CreateArray(), *item;

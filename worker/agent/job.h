@@ -20,7 +20,7 @@
 
 #define MF_JOB_ITEMS_MAX    65536
 #define MF_JOB_CHUNK_MAX    256 /* maximum steps or rejections per RESULT */
-#define MF_JOB_FAILURES_MAX 3   /* runner deaths outside a step that end the unit */
+#define MF_JOB_FAILURES_MAX 3   /* number of runner deaths outside a step after which the unit ends */
 
 struct mf_job_item { /* a step or a pipeline */
     int64_t id;
@@ -41,7 +41,8 @@ struct mf_job {
     const struct mf_job_item *begun; /* item the runner has begun */
     cJSON *steps, *rejections;       /* enumerate: collected for the next RESULT */
     struct {
-        /* sent: emitted in RESULTs; skip: still to drop because a new runner enumerates from the start */
+        /* sent: number of entries emitted in RESULTs; skip: number of entries to drop, because a new runner
+         * enumerates from the start */
         size_t sent, skip;
     } step_count, rejection_count;
     cJSON *held; /* race: successful results so far */
@@ -65,13 +66,13 @@ cJSON *mf_job_refusal(const cJSON *body, const char *why);
  * of memory. */
 cJSON *mf_job_request(struct mf_job *j);
 
-/* Handles a message of the runner. Moves the message's members except op into a RESULT if one is due. Returns
- * -EPROTO with the reason in why if the message is invalid in this state. *ret_limit_ms: new limit for the
- * runner's silence, or 0. */
+/* Handles a message of the runner. If a RESULT is due, moves the message's members except `op` into the
+ * RESULT. Returns -EPROTO with the reason in why if the message is invalid in this state. *ret_limit_ms: new
+ * limit for the runner's silence, or 0. */
 int mf_job_message(struct mf_job *j, cJSON *message, int64_t *ret_limit_ms, char *why, size_t why_cap);
 
-/* The runner died. If a step had begun, the step gets the status. Otherwise the death counts as a failure of
- * the unit, and MF_JOB_FAILURES_MAX failures end the unit. */
+/* Handles the death of the runner. If a step had begun, the result of the step gets `status`. Otherwise the
+ * death is a failure of the unit, and MF_JOB_FAILURES_MAX failures end the unit. */
 int mf_job_died(struct mf_job *j, enum mf_status status, const char *reason);
 /* Returns {"unit", "attempt", "epoch", "step", "done", "total"} for HELLO and BEAT; NULL: out of memory. */
 cJSON *mf_job_running(const struct mf_job *j);

@@ -6,7 +6,8 @@
 #include "common/base/clock.h"
 #include "common/base/text.h"
 
-/* Adds the members that all RESULTs have to the result and emits it. Takes ownership, also on error. */
+/* Adds the members common to all RESULTs, then emits the result. Takes ownership of the result, also on
+ * error. */
 static int emit(struct mf_job *j, cJSON *result, bool last)
 {
     _cleanup_(cJSON_Deletep) cJSON *body = result;
@@ -62,7 +63,7 @@ static void mark_done(struct mf_job *j, struct mf_job_item *item)
     j->begun = NULL;
 }
 
-/* Moves all members of the message except op to a new RESULT. */
+/* Moves all members of the message except `op` to a new RESULT. */
 static cJSON *as_result(cJSON *message)
 {
     cJSON *result = cJSON_CreateObject(), *next;
@@ -184,7 +185,7 @@ static int take_begin(struct mf_job *j, const cJSON *message, int64_t *ret_limit
     return 0;
 }
 
-/* Emits this result for every item of a probe that has no result yet. */
+/* Emits a result with this status and reason for every item of a probe that has no result yet. */
 static int fail_remaining(struct mf_job *j, enum mf_status status, const char *reason)
 {
     for (size_t i = 0; i < j->n_items; i++) {
@@ -198,7 +199,7 @@ static int fail_remaining(struct mf_job *j, enum mf_status status, const char *r
     return 0;
 }
 
-/* Reports the steps for which the runner sent no result; otherwise the unit would stay open. */
+/* Emits a result for every step for which the runner sent no result; otherwise the unit would stay open. */
 static int take_end(struct mf_job *j)
 {
     if (j->ended)

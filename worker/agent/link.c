@@ -7,9 +7,9 @@
 MF_NAMES_DEFINE(mf_link_state, MF_LINK_, MF_LINK_STATE_MAP)
 MF_NAMES_DEFINE(mf_link_event, MF_LINK_EVENT_, MF_LINK_EVENT_MAP)
 
-#define HELLO_MS       1000  /* interval while the coordinator does not answer */
+#define HELLO_MS       1000  /* interval between HELLOs while the coordinator does not answer */
 #define REFUSED_MS     500   /* delay of the next HELLO after a REFUSE */
-#define RETRY_MS       100   /* delay of a message that could not be sent */
+#define RETRY_MS       100   /* delay before an attempt to send a message again */
 #define WARNING_MAX_MS 60000 /* maximum interval between two warnings */
 #define STARTS_MAX     4
 
@@ -19,7 +19,7 @@ enum {
     BEAT = -2,
     LEASE = -3,
     WARNING = -4,
-    DOUBLE = -5, /* time since the timer was started, at most WARNING_MAX_MS */
+    DOUBLE = -5, /* the time since the timer was started, at most WARNING_MAX_MS */
 };
 
 /* Sets of states, as bits. */
@@ -61,7 +61,7 @@ enum {
 
 static const struct transition {
     enum mf_link_event event;
-    unsigned from; /* states */
+    unsigned from; /* states in which the transition applies */
     enum mf_link_state to;
     unsigned actions;
     struct start {
@@ -84,8 +84,8 @@ static const struct transition {
     {EVENT(REFUSE_OTHER),   GREETING|JOINED,    TO(GREETING),  0,                  {ON(HELLO, REFUSED_MS)}},
     {EVENT(REFUSE_OTHER),   REJOINING|DRAINING, TO(REJOINING), 0,                  {ON(HELLO, REFUSED_MS)}},
 
-    /* After a lease of silence, the coordinator has leased the units to other workers. The old connection may
-     * be half-open, which means that it accepts messages and delivers none. */
+    /* After silence for the length of a lease, the coordinator has leased the units to other workers. The old
+     * connection may be half-open, which means that it accepts messages and delivers none. */
     {EVENT(SILENCE),        JOINED,             TO(GREETING),  LOST,               {ON(HELLO, 0)}},
     {EVENT(SILENCE),        DRAINING,           TO(REJOINING), LOST,               {ON(HELLO, 0)}},
     {EVENT(SILENCE),        GREETS,             SAME,          UNANSWERED,         {ON(HELLO, 0)}},
@@ -111,9 +111,9 @@ static const struct transition {
     {EVENT(NO_JOBS),        ANY,                SAME,          0, {ON(READY_AGAIN, LEASE)}},
 };
 
-/* If a timer is due in one of its states and its facts hold, its actions are due and the transition of its
- * event is made. The timer is due again after `next`, unless that transition or a later event sets another
- * time. */
+/* A timer fires when it is due, the link is in one of the timer's states, and the timer's facts hold. Its
+ * actions are then due, and its event makes a transition. The timer is due again after `next`, unless the
+ * transition or a later event sets another time. */
 static const struct timer {
     unsigned states;
     unsigned facts;
@@ -128,10 +128,11 @@ static const struct timer {
     TIMER(SILENCE)      = {GREETS|SERVES, 0,          LEASE,    0,   0,                      EVENT(SILENCE)},
     TIMER(WARNING)      = {GREETS,        0,          DOUBLE,   0,   MF_LINK_WARN_SILENCE,   NONE},
     TIMER(HELLO)        = {GREETS,        0,          RETRY_MS, 100, MF_LINK_SEND_HELLO,     NONE},
-    /* No acknowledgement for a lease, so the connection has lost the results */
+    /* No acknowledgement arrived for the length of a lease, so the connection has lost the results */
     TIMER(RESEND)       = {SERVES,        RESULTS,    LEASE,    0,   MF_LINK_RESEND_RESULTS, NONE},
     TIMER(READY)        = {JOINED,        HAS_ROOM,   RETRY_MS, 0,   MF_LINK_SEND_READY,     NONE},
-    /* No unit for a lease, so the coordinator may have lost READY while the connection stayed up */
+    /* No unit arrived for the length of a lease, so the coordinator may have lost READY while the connection
+     * stayed up */
     TIMER(READY_AGAIN)  = {JOINED,        NO_JOBS,    RETRY_MS, 0,   MF_LINK_SEND_READY,     NONE},
     TIMER(BEAT)         = {SERVES,        0,          BEAT,     0,   MF_LINK_SEND_BEAT,      NONE},
     TIMER(DRAINED)      = {DRAINING,      FINISHED,   NEVER,    0,   0,                      EVENT(DRAINED)},

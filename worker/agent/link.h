@@ -32,9 +32,10 @@
 
 #include "common/base/names.h"
 
-#define MF_LINK_JOBS_WANTED 2    /* the running unit and the next one, which hides the network latency */
-#define MF_LINK_BEAT_MS     1000 /* heartbeat interval until WELCOME sets another one */
-#define MF_LINK_LEAVE_MS    3000 /* wait for acknowledgements before BYE */
+/* one unit runs, and the next is requested early to hide the network latency */
+#define MF_LINK_JOBS_WANTED 2
+#define MF_LINK_BEAT_MS     1000 /* heartbeat interval until a WELCOME sets another interval */
+#define MF_LINK_LEAVE_MS    3000 /* maximum wait for acknowledgements before BYE */
 
 /* clang-format off */
 #define MF_LINK_STATE_MAP(X, P)   \
@@ -73,15 +74,15 @@ MF_NAMES_DECLARE(mf_link_event, MF_LINK_EVENT_, MF_LINK_EVENT_MAP);
 
 /* Actions, as bits. The caller carries them out in this order. */
 enum mf_link_action {
-    MF_LINK_WARN_LOST = 1 << 0,       /* log that a coordinator was silent for a lease */
+    MF_LINK_WARN_LOST = 1 << 0,       /* log that the coordinator was silent for the length of a lease */
     MF_LINK_WARN_SILENCE = 1 << 1,    /* log that no coordinator answers, see mf_link_silent_ms */
     MF_LINK_DROP_UNITS = 1 << 2,      /* drop all units; replace a busy runner */
     MF_LINK_DROP_NEXT_UNITS = 1 << 3, /* drop all units except the running one */
     MF_LINK_STOP_RUNNERS = 1 << 4,    /* end the runners and drop all units */
     MF_LINK_RECONNECT = 1 << 5,
     MF_LINK_SEND_HELLO = 1 << 6,
-    MF_LINK_RESEND_RESULTS = 1 << 7, /* all results of the spool */
-    MF_LINK_SEND_RESULTS = 1 << 8,   /* results that are not marked as sent */
+    MF_LINK_RESEND_RESULTS = 1 << 7, /* send all results of the spool again */
+    MF_LINK_SEND_RESULTS = 1 << 8,   /* send the results that are not marked as sent */
     MF_LINK_SEND_READY = 1 << 9,
     MF_LINK_SEND_BEAT = 1 << 10,
     MF_LINK_SEND_BYE = 1 << 11,
@@ -106,7 +107,7 @@ enum mf_link_timer {
 
 struct mf_link {
     enum mf_link_state state;
-    int64_t beat_ms, lease_ms; /* set by WELCOME */
+    int64_t beat_ms, lease_ms; /* both set by WELCOME */
     int64_t warning_ms;        /* silence before the first warning */
     struct {
         int64_t started_ms; /* time at which an event started the timer */
@@ -115,7 +116,8 @@ struct mf_link {
     } timers[MF_LINK_N_TIMERS];
 };
 
-/* The units and results that the worker holds. Some timers wait for them. */
+/* The work that the worker holds: units and unacknowledged results. Some timers fire or wait depending on it.
+ */
 struct mf_link_work {
     size_t n_jobs, n_results; /* n_results: unacknowledged results in the spool */
     bool runner_busy;
@@ -123,27 +125,27 @@ struct mf_link_work {
 
 /* warning_ms: silence of the coordinator before the first MF_LINK_WARN_SILENCE. */
 void mf_link_init(struct mf_link *l, int64_t warning_ms);
-/* Sets the intervals of a WELCOME. Call before MF_LINK_EVENT_WELCOME. */
+/* Sets the intervals that a WELCOME contains. Call it before reporting MF_LINK_EVENT_WELCOME. */
 void mf_link_set_intervals(struct mf_link *l, int64_t beat_ms, int64_t lease_ms);
-/* Event for the code of a REFUSE. */
+/* Returns the event for the code of a REFUSE. */
 enum mf_link_event mf_link_refusal(const char *code);
 
 /* True if the event has an effect in this state. */
 bool mf_link_accepts(const struct mf_link *l, enum mf_link_event event);
 /* Makes the transition of an event and returns the actions to carry out. An event without a transition
- * changes nothing. */
+ * changes nothing and returns no actions. */
 unsigned mf_link_apply(struct mf_link *l, enum mf_link_event event, int64_t now_ms);
 /* Returns the actions that are due and starts their timers again. If a message could not be sent, its _SENT
  * event is missing and the action is due again after 100 ms. */
 unsigned mf_link_due(struct mf_link *l, const struct mf_link_work *work, int64_t now_ms);
-/* Time of the next action if no event happens; INT64_MAX: none. */
+/* Returns the time of the next action if no event happens; INT64_MAX: no action is due. */
 int64_t mf_link_next_ms(const struct mf_link *l, const struct mf_link_work *work);
 
-/* True if joined or draining. The coordinator then accepts BEATs. */
+/* True if the state is joined or draining. The coordinator then accepts BEATs. */
 bool mf_link_is_joined(const struct mf_link *l);
-/* True if leaving or ended. No unit may then start. */
+/* True if the state is leaving or ended. No unit may then start. */
 bool mf_link_is_leaving(const struct mf_link *l);
-/* True if joined, draining or leaving. */
+/* True if the state is joined, draining or leaving. */
 bool mf_link_sends_results(const struct mf_link *l);
 /* Returns the time since the last answer of a coordinator. */
 int64_t mf_link_silent_ms(const struct mf_link *l, int64_t now_ms);

@@ -1,5 +1,6 @@
-/* The runner's side of the memfd store. It holds the files received from the worker (`have`) and sends the
- * files that sessions create (`keep`). The worker has its own store and passes its files to new runners. */
+/* The runner's side of the memfd store. It holds the files received from the worker (message `have`) and
+ * sends the files that sessions create (message `keep`). The worker has its own store and passes its files to
+ * new runners. */
 #pragma once
 
 #include "measure/session/memfd_cache.h"

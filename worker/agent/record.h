@@ -9,8 +9,8 @@
 #define MF_RECORD_HEADER 12
 #define MF_RECORD_MAX    (8u << 20)
 
-/* Writes a record at offset `at`. If it returns -errno, the records before `at` are intact, and the caller
- * truncates the file to `at`. */
+/* Writes a record at offset `at`. On error, returns -errno; the records before `at` are then intact, and the
+ * caller must truncate the file to `at`. */
 int mf_record_write(int fd, const char *magic, const void *payload, size_t len, uint64_t at);
 /* Reads the record at offset `at` of a file of `size` bytes. Returns 1 if *ret is the payload (malloc),
  * followed by a NUL byte that *ret_len does not count, or 0 if there is no complete record at `at`. */

@@ -1,23 +1,25 @@
-/* Recovery time after a runner died, until the next result of a step, split by cause.
+/* Measures the recovery time: from the death of a runner to the next result of a step, split into three
+ * parts.
  *
  *   idle ─died─► dead ─ready─► ready (context) ─begun─► begun (data) ─result─► idle (step)
  *
- * Another death starts the measurement again. Time without a unit counts for none of the three parts. */
+ * Another death starts the measurement again. Time without a unit is in none of the three parts. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
 struct mf_recovery_time {
-    uint64_t died_ns, ready_ns, unit_sent_ns, begun_ns; /* 0: not reached */
+    /* times of the events; 0: the event has not happened yet */
+    uint64_t died_ns, ready_ns, unit_sent_ns, begun_ns;
 };
 
 void mf_recovery_time_died(struct mf_recovery_time *c, uint64_t now_ns);
-/* A runner has opened the device. */
+/* Records that a runner has opened the device. */
 void mf_recovery_time_ready(struct mf_recovery_time *c, uint64_t now_ns);
-/* The runner got a unit. */
+/* Records that the runner got a unit. */
 void mf_recovery_time_unit_sent(struct mf_recovery_time *c, uint64_t now_ns);
-/* The runner has the data and begins a step. */
+/* Records that the runner has the data and begins a step. */
 void mf_recovery_time_begun(struct mf_recovery_time *c, uint64_t now_ns);
 
 struct mf_recovery_time_ms {

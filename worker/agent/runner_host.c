@@ -23,7 +23,7 @@
 #define SOCKET_BUFFER (1 << 20)
 
 struct mf_runner_host {
-    pid_t pid; /* 0: reaped */
+    pid_t pid; /* 0 after the process was reaped */
     int pidfd, err_fd;
     struct mf_channel channel;
     char tail[MF_RUNNER_STDERR_MAX];
@@ -38,7 +38,8 @@ struct mf_runner_host {
 
 extern char **environ;
 
-/* The worker's environment with the variable set. Leaves out MOEFARM_TOKEN: runners must not see it. */
+/* Returns the worker's environment plus `variable`. Leaves out MOEFARM_TOKEN, because runners must not see
+ * it. */
 static char **make_environment(char *variable)
 {
     size_t n = 0;
@@ -85,7 +86,7 @@ static int spawn(const char *const *argv, int socket_fd, int err_fd, pid_t *ret)
     return -r;
 }
 
-/* Moves *fd above CHILD_FD, because dup2 onto the same number would keep close-on-exec. */
+/* Moves *fd above CHILD_FD, because dup2 onto the same number would keep the close-on-exec flag. */
 static int move_above_child_fd(int *fd)
 {
     if (*fd > CHILD_FD)
@@ -214,7 +215,7 @@ static void keep_tail(struct mf_runner_host *h, const char *data, size_t len)
     h->n_tail += len;
 }
 
-/* Reads a limited amount, so that a runner that prints without end does not block the worker. */
+/* Reads a limited amount of stderr, so that a runner that prints without end does not block the worker. */
 static void read_stderr(struct mf_runner_host *h)
 {
     char data[4096];
@@ -245,7 +246,8 @@ static void check_exit(struct mf_runner_host *h)
 
 void mf_runner_host_run_once(struct mf_runner_host *h)
 {
-    /* Check for exit before reading: everything the runner wrote is readable once its exit is visible. */
+    /* Check for exit before reading, because everything the runner wrote is readable once its exit is
+     * visible. */
     check_exit(h);
     if (mf_channel_flush(&h->channel) < 0)
         mf_buf_clear(&h->channel.out);
@@ -260,7 +262,8 @@ void mf_runner_host_run_once(struct mf_runner_host *h)
         mf_runner_host_kill(h);
 }
 
-/* Returns the next message. After the exit, also reads the data that did not fit into the buffer before. */
+/* Returns the next message. After the exit of the runner, also reads the rest of the data, which did not fit
+ * into the buffer before. */
 static int take_message(struct mf_runner_host *h, cJSON **ret)
 {
     int r = mf_channel_next(&h->channel, ret);
@@ -299,8 +302,8 @@ enum mf_runner_event mf_runner_host_next(struct mf_runner_host *h, cJSON **ret)
         h->protocol_error = r;
         mf_runner_host_kill(h);
     }
-    /* Check the deadline after the messages, because a busy worker may read a message late that arrived in
-     * time. */
+    /* Check the deadline after handling the messages, because a busy worker may read a message late although
+     * the message arrived in time. */
     if (mf_now_ms() >= mf_runner_host_deadline_ms(h)) {
         h->hung = true;
         mf_runner_host_kill(h);
@@ -326,7 +329,7 @@ bool mf_runner_host_hung(const struct mf_runner_host *h)
     return h->hung;
 }
 
-/* Appends the end of stderr in printable ASCII on one line, so that it fits into JSON. */
+/* Appends the last part of stderr, in printable ASCII on one line, so that the text fits into JSON. */
 static void add_tail(const struct mf_runner_host *h, char *buf, size_t cap)
 {
     size_t at = strlen(buf);

@@ -22,28 +22,29 @@ struct mf_runner_host;
 
 /* argv[0] is the path; argv is NULL-terminated. */
 int mf_runner_host_start(const char *const *argv, struct mf_runner_host **ret);
-/* Kills the runner if it is alive, and reaps it. */
+/* Kills the runner if it is alive, reaps the process and frees h. */
 struct mf_runner_host *mf_runner_host_free(struct mf_runner_host *h);
 
 pid_t mf_runner_host_pid(const struct mf_runner_host *h);
-/* Fills MF_RUNNER_POLLFDS entries; unused ones have fd -1. */
+/* Fills MF_RUNNER_POLLFDS entries; unused entries have fd -1. */
 void mf_runner_host_pollfds(const struct mf_runner_host *h, struct pollfd fds[MF_RUNNER_POLLFDS]);
 
-/* Maximum silence from now on; every message restarts it. 0: no limit. */
+/* Sets the maximum silence of the runner from now on. Every message restarts the time. 0: no limit. */
 void mf_runner_host_limit(struct mf_runner_host *h, int64_t limit_ms);
-/* Time at which the runner is considered hung (mf_now_ms clock); INT64_MAX: never. */
+/* Returns the time at which the runner is considered hung (mf_now_ms clock); INT64_MAX: never. */
 int64_t mf_runner_host_deadline_ms(const struct mf_runner_host *h);
 
 int mf_runner_host_send(struct mf_runner_host *h, const cJSON *message, int fd);
 /* Sends SIGKILL; mf_runner_host_next reports the death. */
 void mf_runner_host_kill(struct mf_runner_host *h);
 
-/* Reads available data and checks for exit. Call after every poll, then call next() until it returns
- * MF_RUNNER_NOTHING. */
+/* Reads available data and checks for exit. Call it after every poll, then call mf_runner_host_next until it
+ * returns MF_RUNNER_NOTHING. */
 void mf_runner_host_run_once(struct mf_runner_host *h);
 
 enum mf_runner_event { MF_RUNNER_NOTHING, MF_RUNNER_MESSAGE, MF_RUNNER_DIED };
-/* MF_RUNNER_MESSAGE: the caller owns *ret; mf_runner_host_take_fd returns its descriptor. */
+/* Returns the next event. On MF_RUNNER_MESSAGE, the caller owns *ret, and mf_runner_host_take_fd returns the
+ * descriptor of the message. */
 enum mf_runner_event mf_runner_host_next(struct mf_runner_host *h, cJSON **ret);
 int mf_runner_host_take_fd(struct mf_runner_host *h);
 
@@ -54,5 +55,5 @@ bool mf_runner_host_exited(const struct mf_runner_host *h);
 bool mf_runner_host_hung(const struct mf_runner_host *h);
 /* Writes "signal 11 (Segmentation fault)" or "exit code 3", and the last lines of stderr. */
 void mf_runner_host_why(const struct mf_runner_host *h, char *buf, size_t cap);
-/* Time at which the death was detected (mf_now_ms clock). */
+/* Returns the time at which the death was detected (mf_now_ms clock). */
 int64_t mf_runner_host_died_ms(const struct mf_runner_host *h);

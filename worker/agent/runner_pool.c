@@ -6,12 +6,14 @@
 
 #include "common/base/clock.h"
 
-/* delay of the first restart, doubled for each runner in a row that dies before it is ready */
-#define RETRY_MS          100
-#define RETRY_MAX_MS      10000
-#define DYING_TIMEOUT_MS  10000 /* a process may take long to exit, for example to write a core dump */
-#define FIRST_START_TRIES 3     /* failed starts before the first runner was ready */
-/* failed starts after a runner was ready; they take 6 s or more, enough for a driver reset */
+/* delay of the first restart; doubled after every further runner that dies before it is ready */
+#define RETRY_MS     100
+#define RETRY_MAX_MS 10000
+/* maximum time for a dead runner's process to exit; writing a core dump can take long */
+#define DYING_TIMEOUT_MS  10000
+#define FIRST_START_TRIES 3 /* maximum number of failed starts while no runner has been ready yet */
+/* maximum number of failed starts after a runner was ready; these starts take 6 s or more, enough for a
+ * driver reset */
 #define RESTART_TRIES 7
 
 int mf_runner_pool_new(const struct mf_runner_pool_options *o, struct mf_runner_pool **ret)
@@ -121,7 +123,7 @@ static void ensure_working(struct mf_runner_pool *c)
 }
 
 /* Keeps a dead runner until its process has exited, without waiting. If there are too many dead runners,
- * waits for the oldest. */
+ * waits for the exit of the oldest. */
 static void add_dying(struct mf_runner_pool *c, struct mf_runner_host *host)
 {
     mf_runner_host_free(c->dying[MF_RUNNER_POOL_DYING_MAX - 1]);

@@ -1,12 +1,12 @@
-/* The runners of one device: the working one, a reserve, and one that compiles ahead if there is code to
- * compile.
+/* The runners of one device: the working runner, a reserve runner, and a runner that compiles ahead if there
+ * is code to compile.
  *
  *   started ─hello─► greeted (have …, describe sent) ─described─► ready ─► died ─► reserve or new runner
  *
- * The reserve has started and sent hello, so that the next step after a death does not wait for a program to
- * load. The pool passes `described` of the first runner and all kept memory files to later runners. The
- * compiling runner opens no device. No process waits for it, because every runner can compile the code it
- * needs. */
+ * The reserve has started and sent `hello`, so that the next step after a death does not wait for a program
+ * to load. The pool passes the `described` message of the first runner and all kept memory files to later
+ * runners. The compiling runner opens no device. No process waits for the compiling runner, because every
+ * runner can compile the code it needs. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -27,13 +27,14 @@ struct mf_runner_pool_options {
     uint64_t keep_bytes;     /* limit of the memfd store */
     bool reserve;
 };
-/* argv must outlive the pool. Starts no process; mf_runner_pool_run_once does. */
+/* Creates a pool without starting a process. mf_runner_pool_run_once starts the processes. argv must outlive
+ * the pool. */
 int mf_runner_pool_new(const struct mf_runner_pool_options *o, struct mf_runner_pool **ret);
 struct mf_runner_pool *mf_runner_pool_free(struct mf_runner_pool *c);
 
 void mf_runner_pool_pollfds(const struct mf_runner_pool *c, struct pollfd fds[MF_RUNNER_POOL_POLLFDS]);
 int64_t mf_runner_pool_due_ms(const struct mf_runner_pool *c);
-/* Call after every poll, then call next() until it returns MF_RUNNER_POOL_NOTHING. */
+/* Call it after every poll, then call mf_runner_pool_next until it returns MF_RUNNER_POOL_NOTHING. */
 void mf_runner_pool_run_once(struct mf_runner_pool *c);
 
 enum mf_runner_pool_event {
@@ -41,7 +42,8 @@ enum mf_runner_pool_event {
     MF_RUNNER_POOL_READY,     /* a runner is described and idle */
     MF_RUNNER_POOL_DESCRIBED, /* the working runner measured higher ceilings: see mf_runner_pool_described */
     MF_RUNNER_POOL_MESSAGE,   /* the caller owns *ret */
-    MF_RUNNER_POOL_DIED,      /* the working runner died, ready or not: see mf_runner_pool_why */
+    /* the working runner died, whether or not it was ready: see mf_runner_pool_why */
+    MF_RUNNER_POOL_DIED,
     /* no runner becomes ready, and the pool starts no more runners: see mf_runner_pool_why */
     MF_RUNNER_POOL_FAILED,
 };
@@ -50,9 +52,9 @@ enum mf_runner_pool_event mf_runner_pool_next(struct mf_runner_pool *c, cJSON **
 /* Returns the reason of the last reported death. */
 const char *mf_runner_pool_why(const struct mf_runner_pool *c);
 bool mf_runner_pool_hung(const struct mf_runner_pool *c);
-/* True if the runner was ready before it died. */
+/* True if the runner that died last was ready before its death. */
 bool mf_runner_pool_was_ready(const struct mf_runner_pool *c);
-/* Number of runner deaths over the life of the pool. */
+/* Returns the number of runner deaths over the life of the pool. */
 int64_t mf_runner_pool_deaths(const struct mf_runner_pool *c);
 
 /* Returns the process id of the working runner; 0 if there is none. */
@@ -65,12 +67,12 @@ bool mf_runner_pool_compiles(const struct mf_runner_pool *c);
  * -ENOTSUP if the runners cannot compile ahead or no runner is ready yet, and -EAGAIN if the compiling runner
  * has just died. */
 int mf_runner_pool_compile_ahead(struct mf_runner_pool *c, const char *shape);
-/* Maximum silence of the working runner from now on; 0: no limit. */
+/* Sets the maximum silence of the working runner from now on; 0: no limit. */
 void mf_runner_pool_limit(struct mf_runner_pool *c, int64_t limit_ms);
-/* Kills the working runner; MF_RUNNER_POOL_DIED reports this reason. */
+/* Kills the working runner. The event MF_RUNNER_POOL_DIED then has the given reason. */
 void mf_runner_pool_kill(struct mf_runner_pool *c, const char *reason);
-/* Ends the working runner without MF_RUNNER_POOL_DIED and starts another one. For CANCEL and a silent
- * coordinator. */
+/* Ends the working runner without MF_RUNNER_POOL_DIED and starts another runner. Used after CANCEL and if the
+ * coordinator is silent. */
 void mf_runner_pool_replace(struct mf_runner_pool *c);
 /* Ends all runners and starts no more. */
 void mf_runner_pool_stop(struct mf_runner_pool *c);

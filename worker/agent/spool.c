@@ -31,7 +31,7 @@ struct record {
     bool acknowledged;
 };
 
-/* records[first ... n - 1] are in file order; acknowledged ones before `first` are freed. */
+/* records[first] to records[n - 1] are in file order; earlier records are acknowledged and freed */
 struct mf_spool {
     int fd;
     char *path;
@@ -127,7 +127,7 @@ static int load_record(struct mf_spool *s, uint64_t size)
     r = is_ack ? ack_key_of(body, len, &key) : key_of(body, len, &key);
     if (r == -EBADMSG)
         return 0;
-    if (r < 0) /* out of memory, so the rest of the file is intact */
+    if (r < 0) /* memory is exhausted; the rest of the file is intact and must not be cut off */
         return r;
     if (is_ack)
         remove_record(s, &key);
@@ -226,7 +226,7 @@ int mf_spool_append(struct mf_spool *s, const struct mf_spool_key *key, const ch
     if (r == 0)
         r = add_record(s, key, body, len);
     if (r < 0) {
-        /* An incomplete record would hide all later ones */
+        /* An incomplete record would hide all later records. */
         (void)ftruncate(s->fd, (off_t)s->file_bytes);
         return r;
     }
@@ -236,8 +236,8 @@ int mf_spool_append(struct mf_spool *s, const struct mf_spool_key *key, const ch
     return 0;
 }
 
-/* Writes the unacknowledged results to a new file and renames it over the old one. The new file is locked
- * before the rename, so the lock is never free. */
+/* Writes the unacknowledged results to a new file and renames it over the old file. The new file is locked
+ * before the rename, so no other process can take the lock in between. */
 static int rewrite(struct mf_spool *s)
 {
     _cleanup_(mf_freep) char *path = NULL;

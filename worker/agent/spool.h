@@ -1,18 +1,19 @@
 /* The spool: results not yet acknowledged by the coordinator, in one append-only file of records (record.h).
- * It survives the worker; a restarted worker sends it first.
+ * The file outlives the worker. A restarted worker sends the results of the file first.
  *
  *   magic "MFR1": the payload is the JSON body of a RESULT
  *   magic "MFA1": the result is acknowledged; the payload is unit, attempt, seq, i64 LE each. Written
- *                 without a sync: if it is lost, the result is sent again, which is harmless
+ *                 without a sync: if this record is lost, the result is sent again, which is harmless
  *
- * Durability: append() writes the result to the file before it is sent, so it survives a crash of the worker.
- * It survives a power failure after sync(), which is due when the oldest unacknowledged, unsynced record is
- * MF_SPOOL_SYNC_MS old. A responding coordinator has committed long before. A power failure loses at most
- * the results of that time; their lease expires and the units are measured again.
+ * Durability: append() writes a result to the file before the result is sent, so the result survives a crash
+ * of the worker. It survives a power failure after sync(). sync() is due when the oldest unacknowledged,
+ * unsynced record is MF_SPOOL_SYNC_MS old. A responding coordinator has committed the result long before
+ * sync() is due. A power failure loses at most the results of the last MF_SPOOL_SYNC_MS. The leases of
+ * their units expire, and the units are measured again.
  *
  * The file is truncated when all results are acknowledged. It is rewritten (temporary file, fsync, rename)
- * when it is large and mostly acknowledged. At load, the first torn or corrupt record and everything after it
- * are cut off. The file is locked: one process at a time. */
+ * when it is large and mostly acknowledged. At load, the first torn or corrupt record and everything after
+ * that record are cut off. The file is locked, so that only one process at a time uses it. */
 #pragma once
 
 #include <stdbool.h>
@@ -21,9 +22,10 @@
 
 #include "worker/agent/record.h"
 
-#define MF_SPOOL_SYNC_MS     100
-#define MF_SPOOL_RECORD_MAX  MF_RECORD_MAX
-#define MF_SPOOL_BYTES_MAX   (256u << 20) /* unacknowledged; append fails beyond it */
+#define MF_SPOOL_SYNC_MS    100
+#define MF_SPOOL_RECORD_MAX MF_RECORD_MAX
+/* maximum size of all unacknowledged results; append fails beyond this size */
+#define MF_SPOOL_BYTES_MAX   (256u << 20)
 #define MF_SPOOL_REWRITE_MIN (4u << 20)
 
 struct mf_spool;
@@ -43,12 +45,12 @@ struct mf_spool *mf_spool_close(struct mf_spool *s);
 int mf_spool_append(struct mf_spool *s, const struct mf_spool_key *key, const char *body, size_t len);
 /* Removes a record; unknown keys are ignored. */
 int mf_spool_acknowledge(struct mf_spool *s, const struct mf_spool_key *key);
-/* Time of the next sync() (mf_now_ms clock); INT64_MAX: nothing to sync. */
+/* Returns the time of the next sync() (mf_now_ms clock); INT64_MAX: nothing to sync. */
 int64_t mf_spool_sync_due_ms(const struct mf_spool *s);
 int mf_spool_sync(struct mf_spool *s);
 
-/* Iterates over unacknowledged records, oldest first. next() returns the oldest one not marked as sent,
- * sent() marks it, resend() clears all marks. */
+/* Iterates over unacknowledged records, oldest first. next() returns the oldest record not marked as sent,
+ * sent() marks a record as sent, and resend() clears all marks. */
 bool mf_spool_next(struct mf_spool *s, struct mf_spool_key *ret_key, const char **ret_body, size_t *ret_len);
 void mf_spool_sent(struct mf_spool *s);
 void mf_spool_resend(struct mf_spool *s);

@@ -8,7 +8,7 @@
 #include "common/base/text.h"
 
 #define DEVICE_LEN 40
-#define HASH_LEN   9 /* including the dash */
+#define HASH_LEN   9 /* length of the hash, including the dash before it */
 
 void mf_worker_name(const char *host, const char *device, size_t max_len, char name[MF_WORKER_NAME_MAX])
 {

@@ -16,10 +16,11 @@
 
 struct target {
     struct mf_compiler compiler;
-    struct mf_device_info info; /* only the fields needed to enumerate */
+    struct mf_device_info info; /* has only the fields that enumeration needs */
 };
 
-/* Whole chips. If --arch omits the number of compute units, the number here is used. */
+/* Device classes of whole chips. If --arch omits the number of compute units, the number in this table is
+ * used. */
 static const struct mf_device_class full_chips[] = {
     {"sm_90", 132}, {"gfx90a", 104}, {"gfx942", 304}, {"gfx950", 256}};
 

@@ -16,7 +16,7 @@ static const struct field {
     const char *object, *key;       /* object: NULL if the key is a member of the message itself */
     enum kind kind;
     size_t at;
-    bool optional;                  /* omitted if empty or 0 */
+    bool optional;                  /* true: the member is omitted if its value is empty or 0 */
 } fields[] = {
     {NULL,          "model",        TEXT,   AT(model), false},
     {NULL,          "isa",          TEXT,   AT(isa), false},

@@ -303,8 +303,8 @@ static void collect_addresses(const struct mf_kernel *k, const struct mf_launch 
     }
 }
 
-/* Finds the load for the launch's addresses. If there is no such load, replaces the least recently used load.
- */
+/* Finds the load (set of addresses loaded for the kernel) that matches the launch's addresses. If there is no
+ * such load, replaces the least recently used load. */
 static int find_load(struct mf_kernel *k, const struct mf_launch *launch, struct load **ret)
 {
     const void *address[BUFFERS_MAX] = {0};
@@ -329,7 +329,7 @@ static int find_load(struct mf_kernel *k, const struct mf_launch *launch, struct
     return 0;
 }
 
-/* Loads before the timed launch, because the program may pack weights or compile during a load. */
+/* Loads the addresses before the timed launch, because the program may pack weights or compile meanwhile. */
 static int foreign_prepare(struct mf_kernel *k, const struct mf_launch *launch)
 {
     struct load *load;

@@ -34,7 +34,8 @@
 #include "worker/sandbox/sandbox.h"
 
 #define STEPS_MAX 65536
-/* about a tenth of the CPU share of nice 0; not lower, because a runner may need the code soon */
+/* gives about a tenth of the CPU share of nice 0; the priority is not lower, because a runner may need the
+ * code soon */
 #define AHEAD_NICE 10
 /* maximum number of concurrent compilers per runner; each needs 100 MB or more */
 #define COMPILERS_MAX 16
@@ -174,7 +175,7 @@ static int hash_of_offers(const struct runner *r, const cJSON *families, uint64_
     return 0;
 }
 
-/* True if this runner can compile kernels ahead. It cannot with foreign runners, for example. */
+/* True if this runner can compile kernels ahead. A runner that uses foreign runners, for example, cannot. */
 static bool compiles(const struct runner *r)
 {
     const struct mf_device_info unknown = {0};

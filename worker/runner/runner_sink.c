@@ -52,7 +52,7 @@ static int sink_begin(struct mf_sink *sink, int64_t id, bool is_pipeline, int64_
     return r;
 }
 
-/* Adds resource usage, without unknown values. */
+/* Adds the resource usage. Leaves out unknown values. */
 static bool add_use(cJSON *m, const struct mf_resource_usage *use)
 {
     const struct {

@@ -19,7 +19,7 @@
 void mf_channel_init(struct mf_channel *c, int fd)
 {
     *c = (struct mf_channel){.fd = fd};
-    /* room for a full line and the start of the next line */
+    /* The buffer has room for a full line and the start of the next line. */
     mf_buf_init(&c->in, MF_CHANNEL_LINE_MAX + (1u << 20));
     mf_buf_init(&c->out, MF_CHANNEL_OUT_MAX);
 }
@@ -155,7 +155,7 @@ int mf_channel_fill(struct mf_channel *c)
 {
     char bytes[65536];
     while (!c->eof) {
-        /* Stop reading at a limit. The caller takes messages first, then reads the rest. */
+        /* Stop reading at either limit. The caller takes the messages first and then reads the rest. */
         if (c->in.len - c->in_start > MF_CHANNEL_LINE_MAX || c->n_in_fds == MF_CHANNEL_FDS_MAX)
             return 0;
         struct iovec iov = {.iov_base = bytes, .iov_len = sizeof(bytes)};
@@ -266,8 +266,8 @@ int mf_channel_send_wait(struct mf_channel *c, const cJSON *message, int fd)
     return r < 0 ? r : flush_wait(c);
 }
 
-/* If the last write was some time ago, writes the message at once, so that a slow sender still reports
- * progress. */
+/* Queues the message. If the last write was some time ago, writes the message at once, so that a slow sender
+ * still reports progress. */
 int mf_channel_send_many(struct mf_channel *c, const cJSON *message)
 {
     int r = queue(c, message, -1);

@@ -24,7 +24,7 @@
 
 struct mf_channel {
     int fd;
-    bool eof; /* the peer has closed its end */
+    bool eof; /* true: the peer has closed its end */
     struct mf_buf in, out;
     size_t in_start;   /* offset of the first byte of `in` that has not been returned in a message */
     size_t in_scanned; /* `in` has no newline from in_start up to this offset */

@@ -137,7 +137,8 @@ static int probe_step(struct mf_device *device, const struct mf_shape *shape,
     return sink->result(sink, &result);
 }
 
-/* Never stops early because of other results, so that a rerun gives the same results in any order. */
+/* A simulated probe is never stopped early because of other results, so that a rerun gives the same results
+ * in any order. */
 int mf_sim_probe(struct mf_device *device, const struct mf_shape *shape,
                  const struct mf_unit_options *options, const struct mf_probe_step *steps, size_t n,
                  struct mf_sink *sink)
@@ -164,7 +165,7 @@ static int sample(void *context, size_t racer, int round, double *ret_us, char r
 {
     struct sim_race *s = context;
     (void)reason;
-    (void)round; /* unused: all samples of a fresh measurement have the same round */
+    (void)round; /* unused, because all samples of a fresh measurement have the same round */
     *ret_us = mf_sim_sample_us(s->true_us[racer], s->noise[racer], s->n_calls[racer]++);
     return 0;
 }

@@ -1,6 +1,6 @@
 /* Probes and races on a simulated device, without data. The device's spec can plant faults in steps. A
- * planted fault either happens (a crash kills the runner) or is reported as rejected by the gate that would
- * detect it. */
+ * planted fault either happens (a crash kills the runner), or its step is reported as rejected by the gate
+ * that would detect the fault. */
 #pragma once
 
 #include "measure/session/session.h"

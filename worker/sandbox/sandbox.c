@@ -21,8 +21,8 @@
 #include "kernels/core/code.h"
 #include "kernels/core/sibling_file.h"
 
-/* Landlock rights that the headers of Debian 12 lack. The version is the first Landlock ABI with the right.
- */
+/* Landlock rights that the headers of Debian 12 lack. Each comment names the first version of the Landlock
+ * ABI that has the right. */
 #define FS_TRUNCATE  (UINT64_C(1) << 14) /* Landlock version 3 */
 #define NET_ALL      UINT64_C(3)         /* Landlock version 4: TCP bind and connect */
 #define FS_IOCTL_DEV (UINT64_C(1) << 15) /* Landlock version 5 */

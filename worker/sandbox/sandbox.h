@@ -21,7 +21,7 @@ struct mf_sandbox {
     bool off; /* --no-sandbox */
     /* device name; selects the rules for its kind. For sim, also has the folder of the spec file */
     const char *device;
-    const char *scratch;      /* folder that the runner may write to, also its TMPDIR; "": none */
+    const char *scratch;      /* folder that the runner may write to, and its TMPDIR; "": no such folder */
     const char *const *files; /* further paths that the runner may read: shared objects, prebuilt kernels */
     size_t n_files;
     bool foreign;

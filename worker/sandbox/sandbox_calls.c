@@ -43,26 +43,27 @@ struct row {
 
 /* clang-format off */
 static const struct row rows[] = {
-    /* Network. A GPU driver needs an AF_UNIX socket to listen. It cannot connect. */
+    /* Network. A GPU driver must create an AF_UNIX socket and listen on it. No runner may connect. */
     {SYS_socket,            EACCES, 0,             IS_NOT, 0, AF_UNIX},
     {SYS_socket,            EACCES, GPU,           ALWAYS, 0, 0},
     {SYS_connect,           EACCES, 0,             ALWAYS, 0, 0},
-    {SYS_sendto,            EACCES, 0,             IS_NOT, 4, 0}, /* denied if it has an address */
+    {SYS_sendto,            EACCES, 0,             IS_NOT, 4, 0}, /* denied if the call has an address */
     /* io_uring operations bypass seccomp filters */
     {SYS_io_uring_setup,    EPERM,  0,             ALWAYS, 0, 0},
     {SYS_io_uring_enter,    EPERM,  0,             ALWAYS, 0, 0},
     {SYS_io_uring_register, EPERM,  0,             ALWAYS, 0, 0},
-    /* Programs. A GPU runner must execute the compile helper. Landlock denies it all other programs. */
+    /* Programs. A GPU runner must execute the compile helper. Landlock denies it all programs except the
+     * helper. */
     {SYS_execve,            EACCES, GPU | FOREIGN, ALWAYS, 0, 0},
     {SYS_execveat,          EACCES, GPU | FOREIGN, ALWAYS, 0, 0},
-    /* Other processes. */
+    /* Calls that affect other processes. */
     {SYS_ptrace,            EPERM,  SANITIZED,     ALWAYS, 0, 0},
     {SYS_process_vm_readv,  EPERM,  SANITIZED,     ALWAYS, 0, 0},
     {SYS_process_vm_writev, EPERM,  0,             ALWAYS, 0, 0},
     {SYS_kcmp,              EPERM,  0,             ALWAYS, 0, 0},
     {SYS_pidfd_getfd,       EPERM,  0,             ALWAYS, 0, 0},
     {SYS_ioctl,             EPERM,  0,             IS,     1, TIOCSTI}, /* TIOCSTI injects terminal input */
-    /* Ownership and permissions of files, which Landlock does not cover. */
+    /* Calls that change the owner or permissions of files, which Landlock does not cover. */
     {SYS_fchownat,          EPERM,  0,             ALWAYS, 0, 0},
     {SYS_fchown,            EPERM,  0,             ALWAYS, 0, 0},
     {SYS_setxattr,          EPERM,  0,             ALWAYS, 0, 0},
@@ -71,7 +72,8 @@ static const struct row rows[] = {
     {SYS_removexattr,       EPERM,  0,             ALWAYS, 0, 0},
     {SYS_lremovexattr,      EPERM,  0,             ALWAYS, 0, 0},
     {SYS_fremovexattr,      EPERM,  0,             ALWAYS, 0, 0},
-    /* compilers call it on the files that they create */
+    /* GPU and foreign runners may make these calls, because compilers change the mode of files that they
+     * create. */
     {SYS_fchmodat,          EPERM,  GPU | FOREIGN, ALWAYS, 0, 0},
     {SYS_fchmod,            EPERM,  GPU | FOREIGN, ALWAYS, 0, 0},
 #ifdef SYS_chmod

@@ -72,7 +72,7 @@ int mf_clang_version(void)
     return run(program, argv);
 }
 
-/* Writes all sources into a folder, because each may include any other. */
+/* Writes all sources into a folder, because a source may include any other source. */
 static int write_sources(const char *folder)
 {
     const char *name;

@@ -1,6 +1,6 @@
 /* Compiles AMD kernels with a plain clang, without ROCm headers or device library
- * (kernels/gpu/src/amd_bare.h). It supports architectures that a distribution's hipRTC may not support, and
- * shows that the kernels compile for them. */
+ * (kernels/gpu/src/amd_bare.h). clang supports architectures that a distribution's hipRTC may not support. A
+ * compilation by clang shows that the kernels compile for these architectures. */
 #pragma once
 
 /* Prints name and version of clang as one line. Returns -ENOENT, with a message on stderr, if no recent clang

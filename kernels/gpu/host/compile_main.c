@@ -1,20 +1,20 @@
-/* moefarm-compile: compiles one kernel source to one code object. It is a program of its own because
- * compilers may crash (Debian's hipRTC aborts on an unknown architecture).
+/* moefarm-compile: compiles one kernel source to one code object. Compilation runs in a separate program,
+ * because compilers may crash (Debian's hipRTC aborts on an unknown architecture).
  *
  *     moefarm-compile [--sources=DIGEST] VENDOR ARCH SOURCE OUT [-DNAME=VALUE …]
  *     moefarm-compile [--sources=DIGEST] --version VENDOR
  *
  * DIGEST is the caller's digest of the kernel sources, which is part of the name OUT (kernels/core/code.h).
- * If it differs from the digest of the built-in sources, nothing is compiled.
+ * If DIGEST differs from the digest of the built-in sources, nothing is compiled.
  *
  * The run-time compilers of both vendors have the same functions with different prefixes, so no headers are
  * needed. The third vendor, "clang", is a program (kernels/gpu/host/compile_clang.h). Compiler output goes to
- * stderr. OUT is complete or does not exist, even after a power failure. If OUT is not writable, the code
- * goes to its fallback path (kernels/core/code.h).
+ * stderr. OUT is complete or does not exist, even after a power failure. If OUT is not writable, the code is
+ * written to OUT's fallback path (kernels/core/code.h).
  *
  * If several processes compile the same OUT, one of them compiles and the others wait for OUT.lock. If the
- * process that holds the lock dies, the kernel releases the lock. The process is killed when its parent
- * exits. */
+ * process that holds the lock dies, the operating system releases the lock. moefarm-compile is killed when
+ * its parent exits. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -41,7 +41,7 @@ struct compiler {
     const char *libraries[8]; /* tried in this order */
     const char *size_call, *code_call;
     const char *fixed[4]; /* options for every kernel */
-    /* the version function returns the same number in every release, so print the file name too */
+    /* true: print the file name too, because the version function returns the same number in every release */
     bool file_is_version;
 };
 static const struct compiler compilers[] = {
@@ -54,7 +54,7 @@ static const struct compiler compilers[] = {
      false},
     {"amd",
      "hiprtc",
-     /* HIP 7's runtime contains no compiler; before release 5.3 only the runtime contained it */
+     /* HIP 7's runtime contains no compiler; before HIP 5.3, only the runtime contained the compiler */
      {"libhiprtc.so.7", "libhiprtc.so.6", "libamdhip64.so.6", "libhiprtc.so.5", "libamdhip64.so.5"},
      "CodeSize",
      "Code",
@@ -326,8 +326,8 @@ int main(int argc, char **argv)
     if ((!v && strcmp(vendor, "clang") != 0) || (!wants_version && !mf_code_source(argv[3])))
         return usage();
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    /* NVRTC would open the driver and its devices, which disturbs measurements. The compiler needs no device.
-     */
+    /* NVRTC would open the driver and its devices, and that would disturb measurements. The compiler needs no
+     * device. */
     (void)setenv("CUDA_VISIBLE_DEVICES", "-1", 1);
     int r = wants_version ? show_version(v) : make_once(v, argv[2], argv[3], argv[4], argv + 5, argc - 5);
     /* Skip the exit handlers of the vendor's library, because its threads may still run. OUT is already

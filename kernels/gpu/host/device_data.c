@@ -14,7 +14,8 @@
 
 /* ---- supported shapes ---- */
 
-/* Returns MF_CODEC of kernels/gpu/src/codecs.h, or -1 if the host must encode the format. */
+/* Returns the value of MF_CODEC (kernels/gpu/src/codecs.h) for the codec, or -1 if the host must encode the
+ * format. */
 static int codec_number(const struct mf_hip_machine *machine, const struct mf_codec *c)
 {
     bool mx = c->scale_format == MF_SCALE_E8M0;
@@ -40,7 +41,7 @@ static int codec_number(const struct mf_hip_machine *machine, const struct mf_co
     return -1;
 }
 
-/* True for scales over fewer than 128 columns: one block computes many of them. */
+/* True if a scale covers fewer than 128 columns, so that one block computes many scales. */
 static bool has_small_groups(const struct mf_codec *c)
 {
     return c->group_cols > 0 && c->group_cols < 128;
@@ -59,7 +60,8 @@ static void group_of(const struct mf_codec *c, int64_t cols, mf_i32 *ret_rows, m
     *ret_cols = free ? TILE_COLS : c->group_cols > 0 ? c->group_cols : (mf_i32)cols;
 }
 
-/* Returns the bytes of LDS for the kernel: bf16 values, and scales of small groups. */
+/* Returns the bytes of LDS for the kernel: the bf16 values, and the scales of small groups if there are any.
+ */
 static int64_t lds_of(const struct mf_codec *c, int64_t cols)
 {
     mf_i32 group_rows, group_cols;

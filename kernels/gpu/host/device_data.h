@@ -1,8 +1,9 @@
 /* Generates a shape's data and references on a GPU, bitwise equal to the results of kernels/core/data.h and
- * kernels/reference/reference.h on the host, so that no weight is generated on the host and copied.
+ * kernels/reference/reference.h on the host, so that no weights are generated on the host and copied.
  *
- * It uses only the device interface for code objects (kernels/core/device.h). If the device has no code
- * objects or the shape is unsupported, the host generates everything. An object belongs to one thread. */
+ * This module uses only the device interface for code objects (kernels/core/device.h). If the device has no
+ * code objects or the shape is unsupported, the host generates everything. Only one thread may use a given
+ * object. */
 #pragma once
 
 #include <stdint.h>
@@ -21,9 +22,9 @@ struct mf_device_data;
 size_t mf_device_data_codes(const struct mf_device_info *device, const struct mf_shape *shape,
                             struct mf_code ret[MF_DEVICE_DATA_CODES]);
 
-/* Returns -ENOTSUP if the host must generate the data, because the device compiles nothing or has no memory
- * of its own, because compilation failed, or because the shape's formats or widths are unsupported. Returns
- * -ENOMEM if out of memory. */
+/* Returns -ENOTSUP if the host must generate the data: if the device compiles nothing or has no memory of its
+ * own, if compilation failed, or if the shape's formats or widths are unsupported. Returns -ENOMEM if out of
+ * memory. */
 int mf_device_data_new(struct mf_device *device, const struct mf_shape *shape, uint64_t seed,
                        struct mf_device_data **ret);
 struct mf_device_data *mf_device_data_free(struct mf_device_data *m);
@@ -35,8 +36,8 @@ struct mf_device *mf_device_data_device(const struct mf_device_data *m);
 int mf_device_data_weight(struct mf_device_data *m, const struct mf_tensor_spec *a,
                           const struct mf_tensor_ref *to);
 
-/* True if z of the references stays in device memory. Otherwise z is too large to keep in addition to the
- * candidates' buffers, and mf_device_data_reference stores it in `block`. */
+/* True if z of the references stays in device memory. False if z is too large to keep in addition to the
+ * candidates' buffers; mf_device_data_reference then stores z in `block`. */
 bool mf_device_data_keeps_z(const struct mf_device_data *m);
 /* Does the same as mf_reference_make_in, for data of this shape and seed. The host need not have generated
  * the weights. Returns -ENOMEM if out of device or host memory. */
@@ -46,14 +47,14 @@ int mf_device_data_reference(struct mf_device_data *m, const struct mf_layer_dat
  * Returns the errors of mf_device_data_reference. */
 int mf_device_data_z(struct mf_device_data *m, const struct mf_layer_data *data, const struct mf_reference *r,
                      float *to);
-/* Writes a plain z or zw in slot order, with every row valid, to device memory `to`, from a newly computed z.
+/* Recomputes z and writes it to device memory `to`, as a plain z or zw in slot order, with every row valid.
  * Returns -ENOTSUP for another kind of tensor spec, -ENOMEM if there is no device memory for z, or -EIO. */
 int mf_device_data_plain_z(struct mf_device_data *m, const struct mf_layer_data *data,
                            const struct mf_reference *r, const struct mf_tensor_spec *a, void *to);
 
-/* Writes a tensor in sorted order. Its inputs are the same tensor in the order of mf_gathered_from, and
- * sorted.<block>; all are in device memory. Padding rows are filled with poison. Returns -EINVAL if there is
- * no such tensor, or -EIO. */
+/* Writes a tensor in sorted order. The inputs are the same tensor in the order of mf_gathered_from, and
+ * sorted.<block>. Inputs and output are in device memory. Padding rows are filled with poison. Returns
+ * -EINVAL if there is no such tensor, or -EIO. */
 int mf_device_data_gather(struct mf_device_data *m, const struct mf_tensor_spec *a,
                           const struct mf_tensor_ref *sorted, const struct mf_tensor_ref *from,
                           const struct mf_tensor_ref *to);
@@ -65,19 +66,21 @@ struct mf_device_data_fill {
     uint32_t pattern;
 };
 #define MF_DEVICE_DATA_FILLS 8
-/* Runs at most MF_DEVICE_DATA_FILLS fills and returns when they are complete. Returns 0 or -EIO. */
+/* Runs n fills, at most MF_DEVICE_DATA_FILLS, and returns when they are complete. Returns 0 or -EIO. */
 int mf_device_data_fill(struct mf_device_data *m, const struct mf_device_data_fill *fills, size_t n);
 
 /* bf16 rows written by steps, in device memory. */
 struct mf_device_data_rows {
     const void *at; /* [rows, cols] */
     int64_t rows, cols;
-    /* row of the reference for each row; -1: skip the row; NULL: the row of the same index */
+    /* for each row, the index of the row of the reference to compare it with; -1: skip the row; NULL: the
+     * same index */
     const int64_t *source;
     /* expected values [n_reference, cols], constant for the lifetime of the object; NULL: expect z if `data`
      * is set, otherwise zeros */
     const float *reference;
-    /* inputs, used with r to recompute z if the device has dropped it; NULL: the expected values are not z */
+    /* inputs from which z is recomputed, together with r, if the device has dropped it; NULL: the expected
+     * values are not z */
     const struct mf_layer_data *data;
     const struct mf_reference *r;
     const float *factors; /* [n_reference]: multipliers of the reference rows; NULL: 1 */

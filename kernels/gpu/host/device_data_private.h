@@ -22,7 +22,7 @@ enum mf_device_data_kernel {
     MF_DEVICE_DATA_GATHER,
     MF_DEVICE_DATA_N_
 };
-/* X is last, because it may be the same code as W. */
+/* CODE_X is last, because x and the weights may use the same code. */
 enum mf_device_data_code {
     MF_DEVICE_DATA_CODE_W,
     MF_DEVICE_DATA_CODE_REFERENCE,
@@ -76,8 +76,8 @@ struct mf_device_data_matrices {
     float *amax; /* in device memory: mf_device_data_groups() floats; only if mf_device_data_needs_amax() */
 };
 
-/* Returns the grid for `work` pieces of work: a limited number of blocks, each of which loops over several
- * pieces. */
+/* Returns the grid for `work` pieces of work. The number of blocks is limited, and each block loops over
+ * several pieces. */
 struct mf_grid mf_device_data_grid(const struct mf_device_data *m, int64_t work);
 int64_t mf_device_data_groups(const struct mf_device_data_matrices *x);
 /* True if the encoding of a matrix depends on its largest magnitude. */

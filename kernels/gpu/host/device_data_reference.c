@@ -1,5 +1,5 @@
-/* Computes the large products of the reference on the device. The decoded weights of some experts are
- * generated at a time and discarded after their products. */
+/* Computes the large products of the reference on the device. Processes a few experts at a time: generates
+ * their decoded weights, computes the products and discards the weights. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,11 +7,11 @@
 #include "common/base/cleanup.h"
 #include "kernels/gpu/host/device_data_private.h"
 
-/* maximum bytes of decoded weights at a time; if one expert has more, the weights of that expert alone */
+/* maximum bytes of decoded weights at a time; an expert with more bytes is processed alone */
 #define WEIGHT_BYTES  (UINT64_C(1) << 30)
 #define LANES_PER_ROW 16 /* lanes per row in mf_differences */
 
-/* Device memory for one half of the reference. It is released as a whole. */
+/* Device memory for one half of the reference. All allocations are released together. */
 struct scratch {
     struct mf_device *device;
     struct {
@@ -125,8 +125,8 @@ static struct mf_device_data_launch dots(const struct mf_device_data *m, const s
     return l;
 }
 
-/* Adds the launches of a whole product, which uses the weights of experts_per_pass experts at a time. Returns
- * the number of launches. */
+/* Adds the launches of a whole product, in passes. Each pass uses the weights of experts_per_pass experts.
+ * Returns the number of launches. */
 static int64_t add_product(struct mf_device_data *m, const struct product *p, const struct work *work,
                            int64_t experts_per_pass, struct mf_device_data_matrices *matrices, float *decoded,
                            const struct mf_hip_dots_args *all, struct mf_device_data_launch *launches)

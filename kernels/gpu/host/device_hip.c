@@ -1,13 +1,13 @@
-/* A GPU through the HIP module API, or through the CUDA driver API under the same names. This source is
- * compiled to two loadable modules (kernels/gpu/host/hip_calls_amd.h, hip_calls_nvidia.h).
+/* Opens GPUs as devices, with the HIP module API or, under the same names, the CUDA driver API. This source
+ * is compiled to two loadable modules (kernels/gpu/host/hip_calls_amd.h, hip_calls_nvidia.h).
  *
  * A sample is a graph of the launches between two events. A kernel in front of the graph delays it until the
  * whole graph is queued. Memory, modules and streams are created outside of samples. The device idles after
- * each sample for the duration of the sample. Without idle time an H200 reaches its power cap within 0.1 s of
- * large GEMMs and slows down by 10 to 50 %; if it idles as long as it works, it keeps its clock.
+ * each sample for the duration of the sample. Without idle time, an H200 reaches its power cap within 0.1 s
+ * of large GEMMs and slows down by 10 to 50 %. With as much idle time as work, an H200 keeps its clock.
  *
- * A failed device returns only errors until its process ends. A runner process therefore exits. A guest runs
- * in another application's process, so it returns the errors. */
+ * A failed device returns only errors until the process that uses it ends. A runner process therefore exits.
+ * A guest runs in another application's process, so it returns the errors instead. */
 #if defined(MF_HIP_NVIDIA)
 #    include "kernels/gpu/host/hip_calls_nvidia.h"
 #else
@@ -32,7 +32,7 @@
 #include "kernels/gpu/src/args.h"
 
 #define DELAY_NS 60000 /* upper bound of the time to queue a graph on an idle host */
-/* maximum idle time: after longer samples the device heats up even if it idles longer */
+/* maximum idle time, because after longer samples the device heats up even with more idle time */
 #define REST_MAX_US       10000
 #define EXIT_FAULT        86 /* exit status after a device failure */
 #define READ_BYTES        (UINT64_C(2) << 30)
@@ -84,8 +84,8 @@ static int errno_of(hipError_t e)
     return e == hipErrorOutOfMemory ? -ENOMEM : -EIO;
 }
 
-/* True for errors of a failed device and of an invalidated capture. A later call returns the error of an
- * asynchronous launch. HIP uses CUDA's error numbers but has no names for some of them. */
+/* True for errors that indicate a failed device or an invalidated capture. An error of an asynchronous launch
+ * is returned by a later call. HIP uses CUDA's error numbers but has no names for some of them. */
 static bool is_failure(hipError_t e)
 {
     static const int failures[] = {
@@ -103,8 +103,9 @@ static bool is_failure(hipError_t e)
     return false;
 }
 
-/* True for errors that another capture in the process causes. They are not device failures. In every capture
- * mode the runtime refuses to synchronise a device while a stream on it is being captured. */
+/* True for errors that another capture in the process causes. Such errors do not mean that the device failed.
+ * In every capture mode the runtime refuses to synchronise a device while a stream on it is being captured.
+ */
 static bool is_capture_error(hipError_t e)
 {
     return (int)e >= 900 && (int)e <= 907;
@@ -373,8 +374,8 @@ struct read_args {
     void *sum;
 };
 
-/* AMD has no line discard, so this function reads other memory instead. It was not verified that such reads
- * evict dirty lines. */
+/* Evicts the caches by reading other memory, because AMD GPUs cannot discard cache lines. It was not verified
+ * that such reads evict dirty lines. */
 static int hip_evict_caches(struct mf_device *base, double *ret_bytes)
 {
     struct hip_device *d = of(base);
@@ -677,8 +678,8 @@ static int load_own_kernels(struct hip_device *d, char *why, size_t why_cap)
     return r;
 }
 
-/* Unloads the measuring kernels of a guest, which needs them only while it opens the device. Later there may
- * be no current context, which unloading requires. */
+/* Unloads the measuring kernels of a guest, which needs them only while it opens the device. Unloading
+ * requires a current context, and later there may be none. */
 static void unload_own_kernels(struct hip_device *d)
 {
     d->own = hip_module_unload(&d->base, d->own);

@@ -1,6 +1,6 @@
 /* The HIP functions that kernels/gpu/host/device_hip.c calls, with the types of AMD's headers. The runtime is
- * loaded when a device is opened, from one of three sonames; the functions below have the same ABI in all of
- * them. Only hipGetDeviceProperties has two ABIs; both of its symbols are looked up. */
+ * loaded when a device is opened, from one of three sonames. The functions below have the same ABI under all
+ * three sonames, except hipGetDeviceProperties, which has two ABIs; both of its symbols are looked up. */
 #pragma once
 
 #define __HIP_PLATFORM_AMD__ 1
@@ -44,7 +44,7 @@ static inline hipError_t mf_hip_set_device(const struct mf_hip_calls *c, int ord
     *ret = ordinal;
     return c->hipSetDevice(ordinal);
 }
-/* Makes the device current for another thread. */
+/* Makes the device current in the calling thread. */
 static inline hipError_t mf_hip_enter(const struct mf_hip_calls *c, mf_hip_current current)
 {
     return c->hipSetDevice(current);
@@ -70,7 +70,7 @@ static inline hipError_t mf_hip_instantiate(const struct mf_hip_calls *c, hipGra
 {
     return c->hipGraphInstantiate(ret, graph, NULL, NULL, 0);
 }
-/* `programmatic` is ignored, because AMD's launches of a stream always begin in order. */
+/* Ignores `programmatic`, because on AMD the launches of a stream always begin in order. */
 static inline hipError_t mf_hip_launch_grid(const struct mf_hip_calls *c, hipFunction_t f,
                                             const struct mf_grid *grid, bool programmatic, hipStream_t stream,
                                             void **whole, void **packed)
@@ -108,8 +108,9 @@ static inline hipError_t mf_hip_arch(const struct mf_hip_calls *c, int ordinal, 
     (void)snprintf(buf, cap, "%.*s", at ? (int)strcspn(at, ":") : 0, at ? at : "");
     return r == hipSuccess && !at ? hipErrorNotFound : r;
 }
-/* Returns the size of the last-level cache. The runtime's L2 attribute is the size on one die. CDNA 3 and 4
- * have an Infinity Cache of 256 MiB in front of HBM that no HIP call reports ("AMD CDNA 3 Architecture"). */
+/* Returns the size of the last-level cache. The runtime's L2 attribute is the L2 size of one die only. CDNA 3
+ * and 4 have an Infinity Cache of 256 MiB in front of HBM that no HIP call reports ("AMD CDNA 3
+ * Architecture"). */
 static inline uint64_t mf_hip_llc_bytes(const char *gfx, uint64_t l2)
 {
     return strcmp(gfx, "gfx942") == 0 || strcmp(gfx, "gfx950") == 0 ? UINT64_C(256) << 20 : l2;

@@ -89,7 +89,7 @@ static inline hipError_t mf_hip_set_device(const struct mf_hip_calls *c, int ord
         r = c->retain_context(ret, device);
     return r == CUDA_SUCCESS ? c->set_context(*ret) : r;
 }
-/* Makes the device current for another thread. */
+/* Makes the device current in the calling thread. */
 static inline hipError_t mf_hip_enter(const struct mf_hip_calls *c, mf_hip_current current)
 {
     return c->set_context(current);
@@ -154,11 +154,11 @@ static inline hipError_t mf_hip_tensor_map(const struct mf_hip_calls *c, const s
         length[i] = t->length[i];
         stride[i] = i + 1 < t->rank ? t->stride[i + 1] : 0;
     }
-    /* L2 promotion is the number of bytes fetched when a box misses the L2 cache. Compared with 128 B, 256 B
-     * speeds up bf16 rows by 1 to 2 %. For rows of bytes 256 B is slower (DeepSeek at 4096 tokens, stage 1:
-     * 337 instead of 328 us), because the extra line crosses the L2 fabric more often than it is used. For
-     * bf16, 256 B is 3 % slower if the next line belongs to the next row, which the box fetches anyway (30B,
-     * 256 tokens: 297 instead of 287 us). */
+    /* L2 promotion is the number of bytes fetched when a box misses the L2 cache. With 256 B, bf16 rows are 1
+     * to 2 % faster than with 128 B. Rows of bytes are slower with 256 B (DeepSeek at 4096 tokens, stage 1:
+     * 337 us instead of 328 us), because the extra line is often fetched over the L2 fabric without being
+     * used. bf16 rows are 3 % slower with 256 B if the next line belongs to the next row, because the box
+     * fetches that row anyway (30B, 256 tokens: 297 us instead of 287 us). */
     const bool next_line_is_same_row = t->rank < 2 || t->stride[1] > 128;
     const CUtensorMapL2promotion promotion = (t->element_bytes > 1 || t->unswizzled) && next_line_is_same_row
                                                  ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B
@@ -195,7 +195,7 @@ static inline uint64_t mf_hip_llc_bytes(const char *gfx, uint64_t l2)
     (void)gfx;
     return l2;
 }
-/* Writes the UUID, "GPU-6ee5…" as in nvidia-smi; for a MIG instance, the UUID of the instance. */
+/* Writes the UUID of the GPU as shown by nvidia-smi ("GPU-6ee5…"), or the UUID of the MIG instance. */
 static inline hipError_t mf_hip_identity(const struct mf_hip_calls *c, int ordinal, char *buf, size_t cap)
 {
     CUdevice device;

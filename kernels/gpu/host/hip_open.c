@@ -49,7 +49,8 @@ int mf_device_hip_count(const char *vendor, char *why, size_t why_cap)
     return r < 0 ? r : m->count(why, why_cap);
 }
 
-/* Parses "hip:amd:0". Returns the vendor and the ordinal, or NULL if it is not a HIP device name. */
+/* Parses a device name such as "hip:amd:0". Returns the vendor and the ordinal, or NULL if the name is not a
+ * HIP device name. */
 static const char *parse(const char *name, int *ret_ordinal)
 {
     if (strncmp(name, "hip:", 4) != 0)

@@ -1,6 +1,6 @@
-/* GPUs as devices, through two loadable modules, one per vendor. A module is built only where the vendor's
- * headers are installed. It is loaded when one of its devices is opened, so the programs start without a GPU
- * or driver. */
+/* Opens GPUs as devices, through two loadable modules, one per vendor. A module is built only where the
+ * vendor's headers are installed. It is loaded when one of its devices is opened, so the programs also start
+ * on machines without a GPU or driver. */
 #pragma once
 
 #include "kernels/core/device.h"
@@ -10,7 +10,8 @@
 #define MF_HIP_MODULE_ENTRY "mf_hip_module_entry"
 struct mf_hip_module {
     int api;
-    /* mf_code_sources_digest; must be the same in module and program, because both name and compile code */
+    /* mf_code_sources_digest, which must be the same in module and program, because both name and compile
+     * code */
     const char *sources;
     const char *vendor; /* "amd", "nvidia" */
     /* Returns the number of visible devices. Returns -ENOENT, with the reason in why, if there is no runtime
@@ -30,9 +31,9 @@ int mf_device_hip_open(const char *name, const struct mf_device_open_options *ho
 /* Returns the number of devices of a vendor. Returns a negative errno, with the reason in why, if there are
  * none. */
 int mf_device_hip_count(const char *vendor, char *why, size_t why_cap);
-/* Writes the identity of a GPU such as "hip:nvidia:0" (mf_device_info.identity), which does not depend on the
- * visible devices. Does not open the device, but loads the runtime. Returns a negative errno with the reason
- * in why after an error. */
+/* Writes the identity of a GPU such as "hip:nvidia:0" (mf_device_info.identity). The identity does not depend
+ * on which devices are visible. The function loads the runtime but does not open the device. Returns a
+ * negative errno with the reason in why after an error. */
 int mf_device_hip_identity(const char *name, char *ret, size_t cap, char *why, size_t why_cap);
 /* Finds the compiler of a device such as "hip:amd:0" from its known info, without opening the device. Returns
  * -EINVAL if `name` is not a HIP device name. */

@@ -1,7 +1,7 @@
-/* Activation: computes h from a GEMM's output in expert order. A row of the input has the gate half and the
- * up half of MF_COLS columns each, or without MF_UP only the gate half. Applies the routing weight with
- * MF_WEIGHTED and the bias b1 with MF_BIAS. Each thread processes eight columns. Padding rows are neither
- * read nor written. */
+/* Activation: computes h from a GEMM's output in expert order. A row of the input has MF_COLS gate columns
+ * and then, with MF_UP, as many up columns. With MF_WEIGHTED the input is multiplied by the routing weight,
+ * and with MF_BIAS the bias b1 is added. Each thread processes eight columns. Padding rows are neither read
+ * nor written. */
 #include "dialect.h"
 #include "args.h"
 #include "activation.h"
@@ -10,7 +10,7 @@
 #define CHUNKS (MF_COLS / 8) /* per row of h */
 #define HALVES (MF_UP ? 2 : 1)
 
-/* Loads eight columns of gate or up and applies weight and bias to them. */
+/* Loads eight columns of gate or of up, multiplies them by the routing weight and adds the bias. */
 MF_DEVICE void finish(const mf_hip_act_args &a, i64 row, i32 half, i32 column, float (&v)[8])
 {
     const i64 at = row * HALVES * MF_COLS + half * MF_COLS + column;

@@ -2,7 +2,8 @@
  * them.
  *
  *   MF_ACT      silu, gelu, … as MF_ACT_* below
- *   MF_LIMIT    clamp of gate and up, 0: none        MF_ALPHA  factor of Swiglu */
+ *   MF_LIMIT    limit to which gate and up are clamped; 0: no limit
+ *   MF_ALPHA    factor of Swiglu */
 #pragma once
 
 #define MF_ACT_SILU      0
@@ -13,7 +14,7 @@
 #define MF_ACT_GELU_TANH 5
 #define MF_ACT_SILU_STEP 6
 
-/* Activation of gate alone. If there is no up, this is the whole activation. */
+/* Returns the activation of gate alone. For a layer without up, this is the whole activation. */
 MF_DEVICE float mf_activate_gate(float gate)
 {
     const float limit = MF_LIMIT, g = limit > 0 ? fminf(gate, limit) : gate;

@@ -44,15 +44,15 @@ MF_DEVICE float __expf(float x)
 {
     return __builtin_amdgcn_exp2f(x * 1.44269504f);
 }
-/* Computed from exp or, for small x, from its series, because the difference of two numbers close to 1 loses
- * digits. */
+/* Computes tanh from exp. For small x it uses the Taylor series instead, because the difference of two
+ * numbers close to 1 loses digits. */
 MF_DEVICE float tanhf(float x)
 {
     const float a = fabsf(x), e = __expf(-2 * a), square = x * x;
     return a < 0.1f ? x - x * square * (0.33333333f - 0.13333333f * square)
                     : __builtin_copysignf((1 - e) / (1 + e), x);
 }
-/* Abramowitz and Stegun, 7.1.26; the error is at most 1.5e-7. */
+/* Approximates erf by formula 7.1.26 of Abramowitz and Stegun; the error is at most 1.5e-7. */
 MF_DEVICE float erff(float x)
 {
     const float a = fabsf(x), t = 1 / (1 + 0.3275911f * a);

@@ -1,5 +1,6 @@
-/* Kernel argument structs shared by host C and kernel C++: one struct per kernel, copied into the launch.
- * They have only fixed-width types, pointers come first, and there is no padding.
+/* Kernel argument structs shared by host C and kernel C++. There is one struct per kernel, and it is copied
+ * into the launch. The members of a struct have fixed-width types, pointers come first, and there is no
+ * padding.
  *
  * Shapes and formats are those of kernels/core/tensors.h. Everything that does not depend on the token count
  * is a macro of the compiled kernel instead. */
@@ -14,8 +15,8 @@ typedef int mf_i32;
 typedef unsigned int mf_u32;
 #endif
 
-/* Up to RANKED ids, every block ranks all ids. Up to COUNTED ids, every block only counts the ids of other
- * blocks (sort.h). */
+/* With at most MF_HIP_SORT_RANKED ids, every block ranks all ids. With more ids, but at most
+ * MF_HIP_SORT_COUNTED, every block ranks its own ids and only counts the ids of other blocks (sort.h). */
 #define MF_HIP_SORT_RANKED  2048
 #define MF_HIP_SORT_COUNTED 8192
 
@@ -30,14 +31,14 @@ struct mf_hip_sort_args {
     mf_i32 token, unused;
 };
 
-/* Quantises min(rows, num_valid[0]) rows of bf16. num_valid may be NULL. */
+/* Quantises min(rows, num_valid[0]) rows of bf16, or `rows` rows if num_valid is NULL. */
 struct mf_hip_quant_args {
     const void *x;
     void *q;
     void *scale;
     const mf_i32 *num_valid;
     const mf_i32 *sorted_ids; /* used if all rows in sorted order share one scale; otherwise NULL */
-    mf_i32 *largest;          /* workspace if all rows share one scale: amax per block */
+    mf_i32 *largest;          /* workspace for the amax of each block, if all rows share one scale */
     /* for NVFP4: calibrated global factor; factor_kept receives the factor that was used */
     const float *factor;
     float *factor_kept;
@@ -49,7 +50,7 @@ struct mf_hip_sort_zero_args {
     struct mf_hip_sort_args sort;
     struct mf_hip_quant_args quant;
     void *y;
-    mf_i32 sorters, unused; /* number of blocks that sort */
+    mf_i32 sorters, unused; /* number of blocks that take part in the sort */
 };
 
 /* Moves rows into expert order, or from expert order back to token order. */
@@ -57,14 +58,14 @@ struct mf_hip_permute_args {
     const void *from;
     void *to;
     const void *from_scale; /* scales per row, or one scale for all rows; NVFP4 also has a global factor */
-    void *to_scale;         /* NULL: no scales */
+    void *to_scale;         /* scales to write; NULL: there are none */
     const float *from_factor;
     float *to_factor;
     const mf_i32 *sorted_ids;
     const float *sorted_weights;
     const mf_i32 *num_valid;
     mf_i32 *row_of; /* workspace [T,k] */
-    /* workspace for kernels that quantise the rows with one scale for all rows: amax per block */
+    /* workspace for the amax of each block, in kernels that quantise with one scale for all rows */
     mf_i32 *largest;
     /* for kernels that also sort: [T,k] ids, their weights, and the sorted order to write */
     const mf_i32 *ids;
@@ -74,7 +75,8 @@ struct mf_hip_permute_args {
     mf_i32 *made_experts;
     mf_i32 *made_valid;
     mf_i32 rows, token;
-    mf_i32 parts, unused; /* number of threads that split the slots of a chunk, a power of two */
+    /* number of threads that split the slots of a chunk among themselves, a power of two */
+    mf_i32 parts, unused;
 };
 
 /* Sorts as moe_align_block_size does, which gives the order of vLLM's kernels. */
@@ -110,7 +112,8 @@ struct mf_hip_act_args {
     mf_i32 rows, token;
 };
 
-/* Arguments of plain.hip: n elements, or n rows of `chunks` 16-byte chunks. */
+/* Arguments of the kernels of plain.hip. A kernel processes n elements, or n rows of `chunks` chunks of 16
+ * bytes. */
 struct mf_hip_plain_args {
     const void *from;
     void *to;
@@ -134,7 +137,7 @@ struct mf_hip_tile_args {
     const void *w;
     const float *w_scale;
     const float *x_global, *w_global; /* NVFP4 global factors: one for x, one per expert for w */
-    const float *bias; /* if the layer has them: b1 [E, rows of w1] in stage 1, b2 [E,H] in stage 2 */
+    const float *bias; /* biases, if the layer has them: b1 [E, rows of w1] in stage 1, b2 [E,H] in stage 2 */
     const mf_i32 *sorted_ids;
     const float *sorted_weights;
     const mf_i32 *experts;
@@ -142,13 +145,14 @@ struct mf_hip_tile_args {
     void *out; /* h [P,I], or z [T*k,H] */
     float *out_scale;
     mf_i32 token;
-    /* hopper_core.inc.h: number of tile columns that all blocks compute before the next columns */
+    /* hopper_core.inc.h: number of tile columns that are computed for all expert blocks before the next
+     * columns */
     mf_i32 columns;
-    mf_u32 near; /* fraction of SMs in L2 partition 0, times 2^32; 0: one partition */
+    mf_u32 near; /* fraction of SMs in L2 partition 0, times 2^32; 0: L2 has one partition */
     mf_u32 unused;
 };
 
-/* Arguments of mx.hip: the arguments of a tile, and the ends of the group scales. */
+/* Arguments of mx.hip: the arguments of a tile, and pointers to the ends of the group scales. */
 struct mf_hip_mx_args {
     struct mf_hip_tile_args tile;
     const void *x_scale_end, *w_scale_end;
@@ -161,7 +165,7 @@ struct __attribute__((aligned(128))) mf_hip_map {
 
 /* Weights for TMA loads. The box of a K tile starts at {k_tile * slice_0; 0; 0; k_tile * slice_3 + index of
  * the group of 8 columns in its panel; expert * panels + panel}. A panel has 2^log_panel columns, or all
- * columns. */
+ * columns if there is only one panel per expert. */
 struct mf_hip_weights {
     struct mf_hip_map map;
     mf_i32 slice_0, slice_3;
@@ -175,14 +179,15 @@ struct mf_hip_bulk_args {
     struct mf_hip_tile_args tile;
     const void *w_scale_end; /* end of the group scales of narrow weights */
     void *y;                 /* zeroed by stage 1; NULL: already zero */
-    /* stage 1: expected number of expert blocks, for the time before the sort has computed the number */
+    /* stage 1: expected number of expert blocks, which is used until the sort has computed the exact number
+     */
     mf_i32 likely_blocks;
     mf_i32 n_experts; /* local experts */
     mf_u32 far[8];    /* one bit per SM: set if the SM is in L2 partition 1 */
 };
 
-/* Layout of pair.hip's counts: first the finished tiles of h in all blocks, then those of each expert block.
- */
+/* Layout of the array of counts in pair.hip: first the number of finished tiles of h in all expert blocks
+ * together, then the number of finished tiles of h in each expert block. */
 #define MF_HIP_MADE_TILES    0
 #define MF_HIP_MADE_OF_BLOCK 1
 
@@ -200,11 +205,11 @@ struct mf_hip_layer_args {
     struct mf_hip_tile_args up, down;
     const mf_i32 *ids; /* [T,k] */
     const float *weights;
-    const void *x;      /* bf16 [T,H]; up.x is this pointer, or points to a quantised copy */
+    const void *x;      /* bf16 [T,H]; up.x equals this pointer, or points to a quantised copy of x */
     mf_i32 *sorted_ids; /* [rows] */
     float *sorted_weights;
-    unsigned int *done; /* for each expert block the number of finished tiles of h */
-    /* [2], for each stage: number of claimed tiles, not counting the first tile of each block */
+    unsigned int *done; /* for each expert block, the number of its tiles of h that are finished */
+    /* [2], for each stage: number of claimed tiles, not counting the first tile of each thread block */
     unsigned int *taken;
     mf_i32 rows, token; /* rows: maximum number of rows in sorted order */
 };
@@ -217,7 +222,7 @@ struct mf_hip_one_args {
     const float *w1_scale;
     const void *w2;
     const float *w2_scale;
-    const float *b1, *b2; /* [E, rows of w1] and [E,H], if the layer has them */
+    const float *b1, *b2; /* biases [E, rows of w1] and [E,H], if the layer has them */
     void *h;              /* workspace: bf16 [T*k,I] */
     void *y;
     mf_i32 token, unused;
@@ -229,8 +234,8 @@ struct mf_hip_one_args {
 #define MF_DATA_AMAX   2
 
 /* Generates matrices [rows, cols], group by group. scale and global may be NULL. amax has one value per
- * group: with MF_DATA_AMAX it is the output, otherwise the input for one scale per matrix. If amax is NULL,
- * each group has its own scale. */
+ * group. With MF_DATA_AMAX, amax is the output. Otherwise amax is an input, from which one scale per matrix
+ * is computed; if amax is NULL, each group has its own scale. */
 struct mf_hip_data_args {
     void *out;
     void *scale;
@@ -249,14 +254,14 @@ struct mf_hip_data_args {
 
 #define MF_DOTS_TILE 32 /* rows of `a` per block */
 
-/* Up to MF_DOTS_TILE slots of one expert. */
+/* Part of a matrix product: up to MF_DOTS_TILE slots of one expert. */
 struct mf_hip_dots_tile {
     mf_i32 matrix, expert; /* index of the matrix in w; index of the expert among the layer's experts */
     mf_i32 first, n;       /* range of slots */
 };
 
-/* out[slot] = a[slot / slots_of_row] · w[matrix]^T + bias[expert] for the slots of the tiles. The product
- * multiplies floats [.., k] by floats [n, k]. */
+/* Computes out[slot] = a[slot / slots_of_row] · w[matrix]^T + bias[expert] for the slots of the tiles. `a`
+ * has floats [.., k], and each matrix of w has floats [n, k]. */
 struct mf_hip_dots_args {
     const float *a, *w;
     const float *bias; /* NULL: none */
@@ -276,14 +281,17 @@ struct mf_hip_slots_args {
 
 struct mf_hip_difference_args {
     const float *a, *b;
-    double *out; /* [rows, 2] */
+    double *out; /* [rows, 2]: squared norms of a - b and of b */
     long long rows;
     mf_i32 cols, unused;
 };
 
-/* Statistics of a row of bf16. unwritten, bad: number of elements that equal the poison pattern, or are not
- * finite; unwritten_at, bad_at: the first such element. difference, norm, size: squared norms of the
- * difference, of the expected row, and of the row. */
+/* Statistics of a row of bf16.
+ *
+ *   unwritten, bad          number of elements that equal the poison pattern; number that are not finite
+ *   unwritten_at, bad_at    index of the first such element
+ *   difference, norm, size  squared norms: of the difference to the expected row, of the expected row, and of
+ *                           this row */
 struct mf_hip_row {
     double difference, norm, size;
     mf_u32 unwritten, unwritten_at, bad, bad_at, mismatches, unused;
@@ -291,20 +299,22 @@ struct mf_hip_row {
 
 struct mf_hip_rows_args {
     const void *values; /* bf16 [rows, cols] */
-    /* expected floats [.., cols]; NULL: zeros. Or the bf16 [rows, cols] of another run */
+    /* expected floats [.., cols], or NULL for zeros; when two runs are compared: bf16 [rows, cols] of the
+     * other run */
     const void *other;
-    /* row of the floats for each row; < 0: skip the row. NULL: the row of the same index */
+    /* for each row, the index of its expected row; < 0: the row is skipped. NULL: each row has the index of
+     * its expected row */
     const long long *source;
     const float *factors;   /* one factor per row of floats; NULL: 1 */
     struct mf_hip_row *out; /* [rows], written for rows that are not skipped */
     long long rows;
     mf_i32 cols;     /* a multiple of 8 */
     mf_u32 poison;   /* poison pattern of an element; a value above 16 bits disables the check */
-    float tolerance; /* mismatch: |difference| > tolerance + tolerance * |value| */
+    float tolerance; /* an element is a mismatch if |difference| > tolerance + tolerance * |value| */
     mf_i32 unused;
 };
 
-/* Each SM adds to each line `turns` times, one add after the other. */
+/* Each SM executes `turns` atomic adds to each line, one after the other. */
 struct mf_hip_add_cycles_args {
     void *lines;
     unsigned long long stride; /* distance between lines in bytes */
@@ -312,7 +322,7 @@ struct mf_hip_add_cycles_args {
     mf_u32 n_lines, turns;
 };
 
-/* Buffer that evicts the L2 cache. `bytes` is a multiple of 128. */
+/* Buffer that a kernel writes to evict other data from the L2 cache. `bytes` is a multiple of 128. */
 struct mf_hip_evict_args {
     void *at;
     unsigned long long bytes;
@@ -331,9 +341,9 @@ struct mf_hip_round_args {
 /* Gathers rows in token or slot order into sorted order, for any element type. */
 struct mf_hip_gather_args {
     const void *from;        /* [n_from, row_bytes] */
-    void *to;                /* [rows, row_bytes], aligned to 16 like `from` */
-    const mf_i32 *ids;       /* sorted ids; NULL: identity */
-    const mf_i32 *num_valid; /* required with ids */
+    void *to;                /* [rows, row_bytes], aligned to 16 bytes like `from` */
+    const mf_i32 *ids;       /* sorted ids; NULL: row i comes from row i */
+    const mf_i32 *num_valid; /* number of valid rows; must not be NULL if `ids` is not NULL */
     long long rows, n_from, row_bytes;
     mf_i32 topk;   /* source rows per token; 1 if `from` is in token order */
     mf_u32 poison; /* four-byte pattern for rows without a source */

@@ -3,12 +3,12 @@
  * silu or gelu, and output in sorted order.
  *
  *   MF_NAME             kernel name, the manifest's knl_name
- *   MF_SUB_M, MF_SUB_N  tokens of an expert block, columns of a tile
+ *   MF_SUB_M, MF_SUB_N  tokens of an expert block; columns of a tile
  *   MF_WEIGHT           apply the routing weight before the activation
  *
  * The grid has a block of 256 threads for each column tile of each expert block. As in tile.hip, weights are
- * the rows of the product, gate and up of a column are in one lane's accumulators, and a K tile is 128 bytes
- * along K of every row. The next K tile waits in registers while the current one is multiplied.
+ * the rows of the product, one lane accumulates both gate and up of a column, and a K tile consists of 128
+ * bytes along K of every row. The next K tile is held in registers while the current one is multiplied.
  *
  *   shared memory: weights [2·MF_SUB_N][128] | tokens [MF_SUB_M][128]; later
  *        out bf16 [MF_SUB_M][OUT_STRIDE] overlays the weights */
@@ -24,10 +24,10 @@
 #define K_TILE_BYTES 128
 #define K_TILE       (K_TILE_BYTES / 2)
 #define ROWS         (2 * MF_SUB_N)
-#define QN           (ROWS / 16 / WAVES) /* 16-row operands per warp */
+#define QN           (ROWS / 16 / WAVES) /* number of 16-row operands per warp */
 #define QM           (MF_SUB_M / MF_MMA_COLS)
 #define APART        MF_MMA_APART
-#define STEP         (THREADS / 8) /* rows that all threads copy in one pass */
+#define STEP         (THREADS / 8) /* number of rows that all threads copy in one pass */
 #define PASSES_W     (ROWS / STEP)
 #define PASSES_X     MF_CEIL(MF_SUB_M, STEP)
 #define OUT_STRIDE   (MF_SUB_N + 8)
@@ -67,7 +67,7 @@ MF_DEVICE i32 number(const asm_stage1_args &a, int slot)
     return (i32)a.at[slot].value;
 }
 
-/* Column of the tile to which weight row r belongs. */
+/* Returns the column of the tile to which weight row `r` belongs. */
 MF_DEVICE i32 column_of(i32 r)
 {
     return (r >> (APART == 8 ? 4 : 2)) * APART + (r & (APART - 1));
@@ -77,7 +77,7 @@ MF_DEVICE u8 *chunk_of(u8 *base, i32 row, i32 chunk)
     return base + row * K_TILE_BYTES + ((chunk ^ (row & 7)) << 4);
 }
 
-/* A thread's chunk of some rows: addresses (nullptr for padding) and the data loaded from them. */
+/* Addresses of a thread's chunk in each of its rows (nullptr for padding), and the data loaded from there. */
 struct rows {
     const u8 *w[PASSES_W], *x[PASSES_X];
     mf_16b from_w[PASSES_W], from_x[PASSES_X];
@@ -105,7 +105,7 @@ MF_DEVICE void locate_rows(const asm_stage1_args &a, rows &r)
     }
 }
 
-/* Loads a K tile into registers. Elements beyond the end of K and of padding are zeros. */
+/* Loads a K tile into registers. Padding rows, and elements beyond the end of K, become zeros. */
 MF_DEVICE void load_k_tile(const asm_stage1_args &a, rows &r, i32 k_tile)
 {
     const bool within = k_tile * K_TILE + (i32)(threadIdx.x % 8) * 8 < number(a, DIM);

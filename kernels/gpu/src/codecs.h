@@ -1,7 +1,7 @@
 /* GPU implementation of the codecs of kernels/core/codec.h, bit for bit: encodes bf16 in shared memory, and
  * decodes the codes to floats. Each compiled kernel contains one codec, MF_CODEC:
  *
- *   0 bf16   1 fp8, f32 scales   2 int8   7 int4 by token   one scale per block of work, or per matrix
+ *   0 bf16   1 fp8, f32 scales   2 int8   7 int4 by token   one scale per group (data.hip), or per matrix
  *   3 MXFP8  4 MXFP4  5 NVFP4    6 int4, 1x32               one scale per CODEC_GROUP columns of a row
  *
  * With MF_FNUZ, e4m3 of codec 1 has AMD's bias. */
@@ -19,7 +19,8 @@ MF_DEVICE u32 bits_of(float v)
     return __builtin_bit_cast(u32, v);
 }
 
-/* Adding and subtracting 1.5 * 2^23 rounds to the nearest integer, ties to even. */
+/* Returns v clamped to [-max, max] and rounded to the nearest integer, ties to even: adding and then
+ * subtracting 1.5 * 2^23 rounds. */
 MF_DEVICE float whole(float v, float max)
 {
     return mf_plus(mf_plus(fminf(fmaxf(v, -max), max), 12582912.0f), -12582912.0f);
@@ -31,7 +32,8 @@ MF_DEVICE float f32_scale(float amax, float max)
     return s == 0.0f ? 1.0f : s;
 }
 
-/* Rounds the exponent up unless the quotient is an exact power of two, so that nothing is clipped. */
+/* Returns the e8m0 code of amax / max. The exponent is rounded up unless the quotient is an exact power of
+ * two, so that no element is clipped. */
 MF_DEVICE u32 e8m0_code(float amax, float max)
 {
     const u32 u = bits_of(mf_divide(amax, max));
@@ -43,7 +45,7 @@ MF_DEVICE float e8m0_value(u32 code)
     return __uint_as_float(code == 0 ? 0x00400000u : code << 23);
 }
 
-/* Converts v >= 0, where v is at least the smallest subnormal. */
+/* Returns the e4m3 code of v >= 0. A v below the smallest subnormal is replaced by the smallest subnormal. */
 MF_DEVICE u32 e4m3_code(float v)
 {
     const u32 u = bits_of(v < 0x1p-9f ? 0x1p-9f : v), c = MF_MIN(u, 0x43e00000u);
@@ -81,7 +83,7 @@ struct scaling {
 #endif
 
 #if CODEC_GROUP > 0
-/* scale_code() returns a group's encoded scale; scaling_of_code() decodes it. */
+/* scale_code() returns a group's encoded scale; scaling_of_code() decodes such a code. */
 MF_DEVICE u32 scale_code(float amax, float global)
 {
 #    if MF_CODEC == 5

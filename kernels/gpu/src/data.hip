@@ -1,12 +1,13 @@
 /* Generates a shape's test data as kernels/core/data.h defines it, bit for bit: rows of bf16 from Philox,
- * quantised as in kernels/core/codec.h. A block processes one group after the other. If scale groups are
- * large, a group has all values that share a scale. Otherwise it has a convenient number of values, with one
- * scale per CODEC_GROUP columns of a row.
+ * quantised as in kernels/core/codec.h. A block processes one group of values after the other. If many values
+ * share a scale, a group consists of all values of one scale. Otherwise a group has a convenient number of
+ * values, with one scale per CODEC_GROUP columns of a row.
  *
  * MF_CODEC is as in codecs.h. Everything else is an argument, so that one code object generates every tensor
  * of every layer of a format.
  *
- *   shared memory: the group's values, bf16 [group_rows, group_cols] | scales of small groups, u16 each */
+ *   shared memory: the group's values, bf16 [group_rows, group_cols] | scales per CODEC_GROUP columns, u16
+ */
 #include "dialect.h"
 #include "args.h"
 #include "codecs.h"
@@ -34,7 +35,7 @@ MF_DEVICE void philox(u64 key, u32 counter_low, u64 counter_high, u32 (&c)[4])
     }
 }
 
-/* Sum of four 16-bit uniforms, centred and scaled. */
+/* Returns the sum of four uniform 16-bit numbers, centred at 0 and scaled by `factor`. */
 MF_DEVICE float value_of(u32 a, u32 b, float factor)
 {
     return (float)((i32)((a & 0xffff) + (a >> 16) + (b & 0xffff) + (b >> 16)) - 131070) * factor;
@@ -70,7 +71,7 @@ MF_DEVICE group group_at(const mf_hip_data_args &a, i64 at)
     return g;
 }
 
-/* One Philox block yields values k and k + 16 of a run of 32. */
+/* Generates the values of a group. One Philox block yields values k and k + 16 of a run of 32. */
 MF_DEVICE void make_values(const mf_hip_data_args &a, const group &g, u16 *values)
 {
     const i32 runs = MF_CEIL(g.cols, 32);
@@ -130,10 +131,10 @@ MF_DEVICE i64 place_of_row(const mf_hip_data_args &a, i32 n)
     return (i64)(i / a.gate_rows * 2 + up) * a.gate_rows + i % a.gate_rows;
 }
 
-/* Scales of a block's values: one scale for all values, or one per small group. */
+/* Scales of a group's values: one scale for all values, or one per CODEC_GROUP columns of a row. */
 struct scales {
     scaling all;
-    const u16 *codes; /* scales of small groups, in shared memory */
+    const u16 *codes; /* scales per CODEC_GROUP columns, in shared memory */
     float global;
 };
 MF_DEVICE scaling scaling_at(const mf_hip_data_args &a, const scales &s, i32 r, i32 k)
@@ -175,7 +176,8 @@ MF_DEVICE void store_floats(const mf_hip_data_args &a, const group &g, const u16
     }
 }
 
-/* Scales of single rows are permuted like the rows. Other scales keep their order. */
+/* Scales that each belong to a single row are stored in the permuted order of the rows. Other scales keep
+ * their order. */
 #if CODEC_GROUP > 0
 MF_DEVICE void make_small_scales(const mf_hip_data_args &a, const group &g, const u16 *values, float global,
                                  u16 *codes)

@@ -61,7 +61,7 @@ MF_DEVICE float mf_bf16(u16 v)
     return __uint_as_float((u32)v << 16);
 }
 
-/* Elementwise maximum of the magnitudes of two bf16; NaN counts as the largest. */
+/* Elementwise maximum of the magnitudes in two words of two bf16 each. NaN is treated as the largest. */
 #ifndef MF_LARGER_2
 MF_DEVICE u32 mf_larger_2(u32 a, u32 b)
 {

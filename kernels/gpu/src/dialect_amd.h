@@ -1,8 +1,8 @@
 /* Primitives for AMD: waves of 64 lanes, MFMA of CDNA 2 (gfx90a) and CDNA 3 (gfx942).
  *
  * This file is compiled by hipRTC, which includes HIP's headers, or by plain clang, where amd_bare.h replaces
- * them. Asynchronous copies to LDS move only four bytes per lane, so copies are staged in registers: loads
- * are issued early and written to LDS late, with computation in between. */
+ * them. Asynchronous copies to LDS move only four bytes per lane. Copies are therefore staged in registers:
+ * loads are issued early, and the loaded data are written to LDS later, with computation in between. */
 #pragma once
 
 #if !defined(__HIPCC_RTC__) && !defined(HIP_INCLUDE_HIP_HIP_RUNTIME_H) && !defined(MF_EMULATOR)
@@ -13,8 +13,8 @@
 /* Goes before a loop whose body holds many registers. clang would unroll short loops and keep the registers
  * of all iterations. */
 #define MF_LOOP _Pragma("unroll 1")
-/* Launch bounds: threads per block and blocks per CU. The compiler gets blocks per CU as waves per SIMD; a CU
- * has four SIMDs. */
+/* Launch bounds: threads per block and blocks per CU. The number of blocks per CU is passed to the compiler
+ * as waves per SIMD; a CU has four SIMDs. */
 #define MF_BOUNDS(threads, blocks)                                \
     __attribute__((amdgpu_flat_work_group_size(threads, threads), \
                    amdgpu_waves_per_eu(MF_MAX(1, (threads) / MF_WAVE * (blocks) / 4))))
@@ -27,8 +27,8 @@ typedef short mf_i16x4 __attribute__((vector_size(8)));
 typedef _Float16 mf_f16x4 __attribute__((vector_size(8)));
 typedef _Float16 mf_f16x2 __attribute__((vector_size(4)));
 
-/* Executes 128 KB of straight-line code, 8 bytes per instruction. That is more than the instruction cache of
- * two CUs holds. */
+/* Executes 128 KB of straight-line code, with instructions of 8 bytes. The code is larger than the
+ * instruction cache that two CUs share. */
 MF_DEVICE float mf_run_code(float v)
 {
 #ifndef MF_EMULATOR
@@ -43,7 +43,7 @@ MF_DEVICE int mf_lane()
 {
     return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u));
 }
-/* Returns the value of lane `from`. It uses the LDS crossbar but no LDS memory. */
+/* Returns the value of lane `from`. Uses the LDS crossbar but no LDS memory. */
 MF_DEVICE i32 mf_shuffle(i32 v, int from)
 {
     return __builtin_amdgcn_ds_bpermute(from * 4, v);
@@ -56,7 +56,8 @@ MF_DEVICE i32 mf_shuffle_xor(i32 v, int mask)
 {
     return mf_shuffle(v, mf_lane() ^ mask);
 }
-/* Lanes below `delta` keep their own value. */
+/* Returns the value of the lane that is `delta` below this one. Lanes with an index below `delta` get their
+ * own value. */
 MF_DEVICE i32 mf_shuffle_up(i32 v, int delta)
 {
     const int lane = mf_lane();
@@ -66,7 +67,7 @@ MF_DEVICE u64 mf_ballot(bool v)
 {
     return __builtin_amdgcn_uicmp((u32)v, 0u, 33 /* not equal */);
 }
-/* Returns the mask of the lanes that hold the same value as this lane. All values are below BOUND. */
+/* Returns the mask of the lanes that hold the same value as this lane. All values must be below BOUND. */
 template <u32 BOUND> MF_DEVICE u64 mf_match(u32 v)
 {
     u64 same = mf_ballot(true);
@@ -112,7 +113,7 @@ MF_DEVICE mf_16b mf_16b_of(mf_u32x4 v)
     return mf_16b{v[0], v[1], v[2], v[3]};
 }
 
-/* A load through a generic pointer also waits for LDS, so kernel arguments are cast to global memory. */
+/* Casts a pointer to global memory, because a load through a generic pointer also waits for LDS. */
 template <typename T> MF_DEVICE const __attribute__((address_space(1))) T *mf_global(const void *p)
 {
     return (const __attribute__((address_space(1))) T *)p;
@@ -142,8 +143,8 @@ MF_DEVICE void mf_copy_start_4(mf_copy_4 &copy, void *lds, const void *global, b
     if (valid)
         copy.bytes = *mf_global<u32>(global);
 }
-/* Copies the first `bytes` bytes of a word and fills the rest with zeros. With 0 bytes, global memory is not
- * read. */
+/* Copies the first `bytes` bytes of a word and fills the rest with zeros. If `bytes` is 0, does not read
+ * global memory. */
 MF_DEVICE void mf_copy_start_up_to_4(mf_copy_4 &copy, void *lds, const void *global, i32 bytes)
 {
     mf_copy_start_4(copy, lds, global, bytes >= 4);
@@ -169,7 +170,8 @@ MF_DEVICE u32 mf_copy_get_4(const mf_copy_4 &copy)
 {
     return copy.bytes;
 }
-/* AMD has no copy groups: the use of a register waits for its load. */
+/* Does nothing: AMD has no copy groups, and an instruction that uses a register waits for the load of the
+ * register. */
 MF_DEVICE void mf_copy_commit()
 {
 }
@@ -185,7 +187,8 @@ MF_DEVICE mf_16b mf_load_once(const void *p)
 
 /* ---- matrix instructions ---- */
 
-/* Loads a lane's 16 contiguous bytes; the instructions below need no other layout. */
+/* Loads 16 contiguous bytes into a lane's registers, the only layout that the matrix instructions below need.
+ */
 MF_DEVICE void mf_load_matrix_4(u32 (&r)[4], const void *lds)
 {
     const mf_u32x4 v = *(const mf_u32x4 *)lds;
@@ -195,19 +198,24 @@ MF_DEVICE void mf_load_matrix_4(u32 (&r)[4], const void *lds)
     r[3] = v[3];
 }
 
-/* d[16x16] += a[16xK]·b[Kx16]. Lane l holds row l % 16 of a and column l % 16 of b; along K it holds quarter
- * l / 16 of the range of one instruction. Of d it holds rows 4·(l / 16) to 4·(l / 16) + 3 of column l % 16.
- * (AMD's matrix instruction calculator, v_mfma_f32_16x16x16_bf16_1k, v_mfma_f32_16x16x16_f16,
- * v_mfma_f32_16x16x32_fp8_fp8 and the int8 instructions: A[i][k] is in lane i + 16·(k / 4) or i + 16·(k / 8),
- * B[k][j] likewise in lane j + 16·(k / 4) or j + 16·(k / 8), D[i][j] in register i % 4 of lane j + 16·(i /
- * 4).) A lane has 16 contiguous bytes along K, and each of several instructions takes a few of them. This
- * permutes both operands in the same way along K, so the product is the same. */
+/* Compute d[16x16] += a[16xK]·b[Kx16]. Lane l holds row l % 16 of a and column l % 16 of b. Along K, lane l
+ * holds the quarter l / 16 of the range of one instruction. Of d, lane l holds rows 4·(l / 16) to 4·(l / 16)
+ * + 3 of column l % 16.
+ *
+ * Source: AMD's matrix instruction calculator, v_mfma_f32_16x16x16_bf16_1k, v_mfma_f32_16x16x16_f16,
+ * v_mfma_f32_16x16x32_fp8_fp8 and the int8 instructions. A[i][k] is in lane i + 16·(k / 4) or i + 16·(k / 8),
+ * B[k][j] likewise in lane j + 16·(k / 4) or j + 16·(k / 8), and D[i][j] in register i % 4 of lane j + 16·(i
+ * / 4).
+ *
+ * A lane holds 16 contiguous bytes along K of each operand, and several instructions each use some of these
+ * bytes. The order along K is therefore permuted, but in the same way for both operands, so the product is
+ * the same. */
 #define MF_MMA_COLS  16 /* columns of d */
-#define MF_MMA_BYTES 64 /* bytes along K that one operand load covers; its products multiply all of them */
+#define MF_MMA_BYTES 64 /* bytes along K that one operand load covers and that are then multiplied */
 #define MF_MMA_A     4  /* registers per lane */
 #define MF_MMA_B     4
-/* A lane's accumulator i is in row mf_mma_row + i % 2 · ROW_STEP + i / 2 · APART and column mf_mma_col + i %
- * 2 · COL_STEP. */
+/* Accumulator i of a lane is in row mf_mma_row() + i % 2 · MF_MMA_ROW_STEP + i / 2 · MF_MMA_APART and in
+ * column mf_mma_col() + i % 2 · MF_MMA_COL_STEP. */
 #define MF_MMA_ROW_STEP 1
 #define MF_MMA_COL_STEP 0
 #define MF_MMA_APART    2
@@ -264,7 +272,7 @@ MF_DEVICE void mf_mma_s8(i32 (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b)[M
     for (int i = 0; i < 4; i++)
         d[i] = sum[i];
 }
-/* CDNA 3 multiplies only its own e4m3 (bias 8). OCP e4m3 is converted to f16. */
+/* CDNA 3 has matrix instructions only for its own e4m3 (bias 8). OCP's e4m3 is therefore converted to f16. */
 #if defined(MF_FNUZ) && defined(__gfx942__)
 #    define MF_MMA_FP8 1
 MF_DEVICE void mf_mma_fp8(float (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b)[MF_MMA_B])
@@ -291,19 +299,19 @@ MF_DEVICE void mf_mma_fp8(float (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b
 #    define MF_FP8_BIAS 7
 #endif
 
-/* Returns two floats as bf16, the first in the low half. */
+/* Returns two floats as a word of two bf16, the first in the low half. */
 MF_DEVICE u32 mf_bf16_pair(float low, float high)
 {
     return mf_soft_bf16(low) | mf_soft_bf16(high) << 16;
 }
-/* Returns one half of a word of two bf16 as a float. `up` is the left shift that moves the half to the upper
- * half. */
+/* Returns one half of a word of two bf16 as a float. `up` is the left shift that moves this half to the upper
+ * half: 16 or 0. */
 MF_DEVICE float mf_half_bf16(u32 two, int up)
 {
     return __builtin_bit_cast(float, two << up & 0xffff0000u);
 }
-/* a·b + c of two bf16 each. The result must be exact in bf16, because it is computed in floats, of which only
- * the upper halves are kept. */
+/* Returns a·b + c for words of two bf16, elementwise. The sums are computed in floats, and only the upper
+ * half of each float is kept, so each result must be exact in bf16. */
 MF_DEVICE u32 mf_bf16_fma(u32 a, u32 b, u32 c)
 {
     const u32 low = __builtin_bit_cast(
@@ -312,14 +320,15 @@ MF_DEVICE u32 mf_bf16_fma(u32 a, u32 b, u32 c)
         __builtin_bit_cast(u32, __builtin_fmaf(mf_half_bf16(a, 0), mf_half_bf16(b, 0), mf_half_bf16(c, 0)));
     return high | low >> 16;
 }
-/* Converts bytes 2·half and 2·half + 1 of four e4m3 to f16, exactly. */
+/* Converts two of the four e4m3 in a word, bytes 2·half and 2·half + 1, to f16. The conversion is exact. */
 MF_DEVICE u32 mf_fp8_to_f16_pair(u32 four, int half)
 {
     const _Float16 unit = (_Float16)(float)(1 << (15 - MF_FP8_BIAS));
     return __builtin_bit_cast(u32, __builtin_bit_cast(mf_f16x2, mf_soft_fp8_spread(four, half, MF_FP8_BIAS)) *
                                        mf_f16x2{unit, unit});
 }
-/* Converts half of a lane's sixteen e4m3 to eight f16, enough for two instructions. */
+/* Converts eight of a lane's sixteen e4m3 to f16, which are enough for two instructions. `half` selects the
+ * eight. */
 MF_DEVICE void mf_fp8_half(const u32 (&q)[4], int half, u32 (&f)[4])
 {
     f[0] = mf_fp8_to_f16_pair(q[2 * half], 0);
@@ -335,7 +344,7 @@ MF_DEVICE void mf_fp8_half_b(const u32 (&q)[MF_MMA_B], int half, u32 (&f)[MF_MMA
 {
     mf_fp8_half(q, half, f);
 }
-/* Returns two floats as e4m3, the first in the low byte. */
+/* Returns two floats as two bytes of e4m3, the first in the low byte. */
 MF_DEVICE u32 mf_fp8_pair(float low, float high)
 {
     return mf_soft_fp8(low, MF_FP8_BIAS) | mf_soft_fp8(high, MF_FP8_BIAS) << 8;
@@ -354,20 +363,22 @@ MF_DEVICE float mf_sigmoid(float x)
     return __builtin_amdgcn_rcpf(1.0f + __expf(-x));
 }
 
-/* Correctly rounded division, which the quantisation formats require. Both compilers compile a division this
- * way by default. */
+/* Returns a / b, correctly rounded, as the quantisation formats require. hipRTC and clang both compile a
+ * division this way by default. */
 MF_DEVICE float mf_divide(float a, float b)
 {
     return a / b;
 }
 
-/* Does the same as in dialect_nvidia.h. On AMD a true division has no branch. */
+/* Returns 1 / x, like the function in dialect_nvidia.h. A true division can be used, because it has no branch
+ * on AMD. */
 MF_DEVICE float mf_inverse_near(float x)
 {
     return mf_divide(1.0f, x);
 }
 
-/* Rounds each operation separately; the compiler must not contract it into an FMA. */
+/* mf_times() and mf_plus() round their result; the compiler must not contract a product and a sum into an
+ * FMA. */
 template <typename T> MF_DEVICE T mf_times(T a, T b)
 {
 #pragma clang fp contract(off)
@@ -418,7 +429,7 @@ MF_DEVICE void mf_grid_wait(u32 *barrier, u32 generation)
     __syncthreads();
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "agent");
 }
-/* Load 4 or 16 bytes that another block wrote before the grid barrier. */
+/* These functions load 4 or 16 bytes that another block wrote before the grid barrier. */
 MF_DEVICE i32 mf_load_shared_by_grid_4(const void *p)
 {
     return *mf_global<i32>(p);

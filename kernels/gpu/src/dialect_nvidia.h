@@ -30,8 +30,8 @@ MF_DEVICE void mf_discard_line(void *global)
 {
     asm volatile("discard.global.L2 [%0], 128;\n" ::"l"(global) : "memory");
 }
-/* Executes 256 KB of straight-line code, 16 bytes per instruction. That is more than an SM's instruction
- * cache holds. */
+/* Executes 256 KB of straight-line code, with instructions of 16 bytes. The code is larger than the
+ * instruction cache of an SM. */
 MF_DEVICE float mf_run_code(float v)
 {
 #define MF_CODE_1  "fma.rn.f32 %0, %0, %0, 0f3F800000;\n"
@@ -43,7 +43,7 @@ MF_DEVICE float mf_run_code(float v)
         asm volatile(MF_CODE_64 : "+f"(v));
     return v;
 }
-/* Prefetches contiguous bytes, a multiple of 16, into L2. */
+/* Prefetches `bytes` contiguous bytes into L2. `bytes` is a multiple of 16. */
 MF_DEVICE void mf_prefetch_l2(const void *global, u32 bytes)
 {
 #if __CUDA_ARCH__ >= 900
@@ -68,8 +68,8 @@ MF_DEVICE i32 mf_shuffle_up(i32 v, int delta)
 {
     return __shfl_up_sync(0xffffffffu, v, delta);
 }
-/* Returns the mask of the lanes that hold the same value as this lane. All values are below BOUND. Uses one
- * vote per bit, because match.any takes time proportional to the number of distinct values. */
+/* Returns the mask of the lanes that hold the same value as this lane. All values must be below BOUND. Uses
+ * one vote per bit, because match.any takes time proportional to the number of distinct values. */
 template <u32 BOUND> MF_DEVICE u64 mf_match(u32 v)
 {
     u32 same = 0xffffffffu;
@@ -117,7 +117,7 @@ MF_DEVICE void mf_copy_async_up_to_4(void *lds, const void *global, i32 bytes)
                  "l"(global), "r"(bytes)
                  : "memory");
 }
-/* commit closes a group of copies. wait<N> waits until at most N groups are in flight. */
+/* mf_copy_commit() closes a group of copies. mf_copy_wait<N>() waits until at most N groups are in flight. */
 MF_DEVICE void mf_copy_commit()
 {
     asm volatile("cp.async.commit_group;\n" ::: "memory");
@@ -148,7 +148,8 @@ MF_DEVICE void mf_async_fence()
 /* ---- matrix instructions ---- */
 
 /* Loads four 8x8 matrices of 16-bit elements. Lane l passes the address of row l % 8 of matrix l / 8. From
- * each matrix it receives two elements of row l / 4: 2·(l % 4) and 2·(l % 4) + 1 (PTX ISA, ldmatrix). */
+ * each of the four matrices, lane l receives elements 2·(l % 4) and 2·(l % 4) + 1 of row l / 4 (PTX ISA,
+ * ldmatrix). */
 MF_DEVICE void mf_load_matrix_4(u32 (&r)[4], const void *lds)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
@@ -164,7 +165,7 @@ MF_DEVICE void mf_load_matrix_2(u32 (&r)[2], const void *lds)
                  : "memory");
 }
 
-/* d[16x8] += a[16x16]·b[16x8]. With g = l / 4 and t = l % 4, lane l holds:
+/* Computes d[16x8] += a[16x16]·b[16x8]. With g = l / 4 and t = l % 4, lane l holds:
  *
  *   a  rows g and g + 8 of columns 2t, 2t + 1 (a0, a1) and of columns 2t + 8, 2t + 9 (a2, a3)
  *   b  rows 2t, 2t + 1 and 2t + 8, 2t + 9 of column g
@@ -185,9 +186,13 @@ MF_DEVICE void mf_mma_f16(float (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-/* d[16x8] += a[16x32]·b[32x8] of int8, with four elements per register. With g and t as for mf_mma_bf16, lane
- * l holds of a rows g and g + 8 of columns 4t to 4t + 3 (a0, a1) and of columns 4t + 16 to 4t + 19 (a2, a3),
- * and of b the same K elements of column g (PTX ISA, mma.m16n8k32). */
+/* Computes d[16x8] += a[16x32]·b[32x8] of int8, with four elements per register. With g and t as for
+ * mf_mma_bf16, lane l holds:
+ *
+ *   a  rows g and g + 8 of columns 4t to 4t + 3 (a0, a1) and of columns 4t + 16 to 4t + 19 (a2, a3)
+ *   b  rows 4t to 4t + 3 and 4t + 16 to 4t + 19 of column g
+ *
+ * (PTX ISA, mma.m16n8k32) */
 MF_DEVICE void mf_mma_s8(i32 (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b)[MF_MMA_B])
 {
     asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -196,11 +201,11 @@ MF_DEVICE void mf_mma_s8(i32 (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b)[M
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* WGMMA (sm_90a): a warpgroup multiplies 64 rows by N rows in shared memory along 32 bytes of K. Both
- * operands are stored as rows of 128 bytes, from an address that is a multiple of 1024, with 16-byte chunk c
- * of a row at c ^ (row % 8): the 128-byte swizzle. Lane l of warp w gets columns 8·j + 2·(l % 4) and 8·j +
- * 2·(l % 4) + 1 of two rows: row 16·w + l / 4 as d[j][0..1], and the row eight below it as d[j][2..3], as
- * with mf_mma_bf16 (PTX ISA, wgmma.mma_async). */
+/* WGMMA (sm_90a): a warpgroup multiplies 64 rows of one operand by N rows of the other along 32 bytes of K.
+ * Both operands are in shared memory, as rows of 128 bytes that begin at a multiple of 1024. The 16-byte
+ * chunk c of a row is stored at c ^ (row % 8), which is the 128-byte swizzle. Of the result, lane l of warp w
+ * gets columns 8·j + 2·(l % 4) and 8·j + 2·(l % 4) + 1 in two rows: row 16·w + l / 4 in d[j][0..1], and the
+ * row eight below in d[j][2..3], as with mf_mma_bf16 (PTX ISA, wgmma.mma_async). */
 #if defined(MF_WGMMA)
 MF_DEVICE u64 mf_wgmma_descriptor(const void *lds)
 {
@@ -234,14 +239,14 @@ template <int N> MF_DEVICE void mf_wgmma_wait()
 
 /* ---- conversions ---- */
 
-/* Returns two floats as bf16, rounded to nearest even, the first in the low half. */
+/* Returns two floats as a word of two bf16, rounded to nearest even, the first in the low half. */
 MF_DEVICE u32 mf_bf16_pair(float low, float high)
 {
     u32 r;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(r) : "f"(high), "f"(low));
     return r;
 }
-/* a·b + c of two bf16 each; the result must be exact. */
+/* Returns a·b + c for words of two bf16, elementwise. Each result must be exact in bf16. */
 MF_DEVICE u32 mf_bf16_fma(u32 a, u32 b, u32 c)
 {
     u32 r;
@@ -257,7 +262,7 @@ MF_DEVICE u32 mf_larger_2(u32 a, u32 b)
         : "r"(a), "r"(b));
     return r;
 }
-/* Converts bytes 2·half and 2·half + 1 of four e4m3 to f16, exactly. */
+/* Converts two of the four e4m3 in a word, bytes 2·half and 2·half + 1, to f16. The conversion is exact. */
 MF_DEVICE u32 mf_fp8_to_f16_pair(u32 four, int half)
 {
     u32 r;
@@ -266,7 +271,8 @@ MF_DEVICE u32 mf_fp8_to_f16_pair(u32 four, int half)
         : "r"(half ? four >> 16 : four));
     return r;
 }
-/* Returns two floats as e4m3, rounded to nearest even and saturating, the first in the low byte. */
+/* Returns two floats as two bytes of e4m3, rounded to nearest even and saturating, the first in the low byte.
+ */
 MF_DEVICE u32 mf_fp8_pair(float low, float high)
 {
     u16 r;
@@ -286,7 +292,7 @@ MF_DEVICE float mf_f16_high(u32 two)
     return r;
 }
 
-/* Correctly rounded division, which the quantisation formats require. */
+/* Returns a / b, correctly rounded, as the quantisation formats require. */
 MF_DEVICE float mf_divide(float a, float b)
 {
     return __fdiv_rn(a, b);
@@ -312,7 +318,8 @@ MF_DEVICE float mf_inverse_near(float x)
     return left == left ? fmaf(r, left, r) : r;
 }
 
-/* Rounds each operation separately; the compiler must not contract it into an FMA. */
+/* mf_times() and mf_plus() round their result; the compiler must not contract a product and a sum into an
+ * FMA. */
 MF_DEVICE float mf_times(float a, float b)
 {
     return __fmul_rn(a, b);
@@ -363,7 +370,7 @@ MF_DEVICE void mf_grid_count(u32 *barrier)
         asm volatile("red.release.gpu.global.add.u32 [%0], 1;\n" ::"l"(barrier + 1) : "memory");
     }
 }
-/* Arrives at the grid barrier. All threads of each block call it. */
+/* Arrives at the grid barrier. All threads of each block must call this function. */
 MF_DEVICE void mf_grid_arrive(u32 *barrier, u32 *ret_generation)
 {
     __syncthreads();
@@ -380,7 +387,7 @@ MF_DEVICE void mf_grid_wait(u32 *barrier, u32 generation)
     }
     __syncthreads();
 }
-/* Load 4 or 16 bytes that another block wrote before the grid barrier. */
+/* These functions load 4 or 16 bytes that another block wrote before the grid barrier. */
 MF_DEVICE i32 mf_load_shared_by_grid_4(const void *p)
 {
     i32 v;

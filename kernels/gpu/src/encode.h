@@ -1,15 +1,15 @@
 /* Quantises groups of bf16 to the activation formats of kernels/core/codec.h, bit for bit.
  *
  *   MF_ELEMENT  0 e4m3 (MF_FNUZ of dialect.h)   1 int8   2 e2m1, two per byte
- *   MF_GROUP    elements per scale: 128, 32 (e8m0 scale), 16 (e4m3 scale and a global factor), 0: a row,
- *               -1: all rows
+ *   MF_GROUP    elements per scale: 128, 32 (e8m0 scale), 16 (e4m3 scale and a global factor);
+ *               0: one scale per row; -1: one scale for all rows
  * One lane encodes eight elements at once. */
 #pragma once
 
 #include "mx_formats.h"
 #include "quantise.h"
 
-#define CODES (MF_ELEMENT == 2 ? 4 : 8) /* bytes per eight elements */
+#define CODES (MF_ELEMENT == 2 ? 4 : 8) /* bytes of eight encoded elements */
 
 /* Scale of a group: divisor and stored code. */
 struct scaling {
@@ -18,8 +18,8 @@ struct scaling {
     u32 code;
 };
 
-/* `top` has two magnitudes; one of them is the group's largest. `factor` is the global factor if scales are
- * e4m3. */
+/* Returns the scale of a group. The larger of the two magnitudes in `top` is the group's largest. `factor` is
+ * the global factor, which is used only if scales are e4m3. */
 MF_DEVICE scaling scaling_of(u32 top, float factor)
 {
     const float amax = mf_larger_half(top);
@@ -48,7 +48,8 @@ MF_DEVICE void store_scale(const scaling &s, void *scales, i64 at)
 #endif
 }
 
-/* Adding 1.5 · 2^23 leaves the rounded integer in the low bits; NaN becomes 0. */
+/* Rounds four values to int8 and packs them into a word. Adding 1.5 · 2^23 leaves the rounded integer in the
+ * low bits of the float. NaN becomes 0. */
 MF_DEVICE u32 int8_of_4(const float *q)
 {
     u32 r = 0;

@@ -1,5 +1,6 @@
-/* MF_FORMAT: element format of activations and weights in the product, and what shares a scale: a row, a
- * 1x128 block of activations and a 128x128 block of weights, or the tensor (for weights, one expert). */
+/* MF_FORMAT is the element format of activations and weights in the product, together with the unit that
+ * shares a scale: a row; a 1x128 block of activations and a 128x128 block of weights; or the whole tensor
+ * (for weights, all weights of one expert). */
 #pragma once
 
 #define BF16        0

@@ -22,8 +22,8 @@ struct reading {
     u32 *sum;
 };
 
-/* Reads with 8 x 16 bytes in flight per thread. The sum is stored only if it has an impossible value, which
- * keeps the compiler from removing the loads. */
+/* Reads memory with eight loads of 16 bytes in flight per thread. The sum is stored only if it has an
+ * impossible value, which keeps the compiler from removing the loads. */
 extern "C" __global__ void __launch_bounds__(512) mf_read(const reading a)
 {
     const u64 stride = (u64)gridDim.x * 512 * 16;
@@ -93,8 +93,8 @@ struct peaking {
     float *sum;
 };
 
-/* Each iteration runs four WGMMAs of 64x256 along 32 bytes, for each of two warpgroups. Operands are not
- * zero. */
+/* In each iteration, each of two warpgroups runs four WGMMAs of 64x256 along 32 bytes. Operands are not zero.
+ */
 MF_DEVICE void peak(const peaking &a, bool fp8)
 {
     __shared__ __align__(1024) u32 lds[PEAK_ROWS * 32];
@@ -143,8 +143,8 @@ struct peaking {
     float *sum;
 };
 
-/* Each warp computes 16 products of 16 rows by MF_MMA_COLS per iteration, along the K of one operand load.
- * Operands are not zero. */
+/* In each iteration, each warp computes 16 products of 16 rows by MF_MMA_COLS columns, along the part of K
+ * that one operand load supplies. Operands are not zero. */
 extern "C" __global__ void __launch_bounds__(256) mf_peak(const peaking a)
 {
     float d[16][4] = {};

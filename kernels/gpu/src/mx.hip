@@ -3,18 +3,18 @@
  *
  *   MF_W        FP4, INT4, FP8    MF_W_GROUP  elements of K per scale: 32, 16; 0: one scale per row
  *   MF_X        BF16, FP8, FP4    MF_X_GROUP  the same for tokens
- *   MF_STAGES   pipeline stages; a K tile is MF_PARTS parts of 128 elements
+ *   MF_STAGES   pipeline stages; a K tile consists of MF_PARTS parts of 128 elements
  *   the macros of tile_parts.inc.h and tile_waves.h
  *
  * Scales of FP4 and FP8 are powers of two, or e4m3 for FP4. A scaled weight is therefore exactly a bf16, and
  * one multiplication dequantises and scales it. INT4 group scales are bf16, so the sum of each group is
  * scaled separately.
  *
- * Of each 128 elements along K, a lane (with MFMA: a quarter of the lanes) has one quarter. If weights are
- * scaled, that quarter is a group of 32, so a lane has one or two scales for its row. If sums are scaled
- * (GROUP_SUMS), the lanes have eight elements of each group, one group after the other. In both cases the
- * products take four steps of eight elements per lane. Tokens are stored in shared memory in step order:
- * chunk step · 4 + quarter, with the two halves of every second row exchanged to avoid bank conflicts.
+ * A lane multiplies one quarter of each 128 elements of a row along K. If weights are scaled, a quarter is 32
+ * elements with one or two scales. If sums are scaled (GROUP_SUMS), a lane's quarter consists of eight
+ * elements of each group, and the groups are multiplied one after the other. In both cases the products take
+ * four steps of eight elements per lane. Tokens are stored in shared memory in the order of the steps, as
+ * chunk step · 4 + quarter. The two halves of every second row are exchanged to avoid bank conflicts.
  *
  *   shared memory: ring[MF_STAGES] of MF_PARTS x { tokens [BM], weights [BN], scales [BN] } |
  *        tokens[2] of MF_PARTS x [BM][128] of bf16, if they arrive narrow | out bf16 [BM][COLS + 8]
@@ -29,7 +29,8 @@
 #define K_TILE     (PART * MF_PARTS)
 #define K_TILES    MF_CEIL(MF_D, K_TILE)
 #define GROUP_SUMS (MF_W == INT4 && MF_W_GROUP > 0)
-/* With GROUP_SUMS the steps are independent. Not unrolling them saves registers and raises occupancy. */
+/* With GROUP_SUMS the loop over the independent steps is not unrolled, which saves registers and raises
+ * occupancy. */
 #if GROUP_SUMS && !defined(MF_COPY_HELD)
 #    define STEPS_LOOP MF_NO_UNROLL
 #else
@@ -37,8 +38,8 @@
 #endif
 #define W_BITS     (MF_W == FP8 ? 8 : 4)
 #define W_CHUNKS16 (W_BITS / 4)        /* number of 16-byte chunks per quarter */
-#define ROW_W      (PART * W_BITS / 8) /* bytes per row and part */
-#define BYTES_W    (MF_D / 8 * W_BITS) /* bytes per row */
+#define ROW_W      (PART * W_BITS / 8) /* bytes of a row in one part */
+#define BYTES_W    (MF_D / 8 * W_BITS) /* bytes of a whole row */
 #define AHEAD      (MF_STAGES - 1)
 
 #ifdef MF_COPY_HELD
@@ -49,7 +50,8 @@
 #define PART_BYTES  (X_STAGE_BYTES + W_STAGE_BYTES + MF_BN * SCALES_WORDS * 4)
 #define STAGE_BYTES (PART_BYTES * MF_PARTS)
 
-/* A lane's share of a 16-row MMA operand: number of rows, first row (and token), and quarter of K. */
+/* A lane's share of a 16-row MMA operand: number of rows, first row (also the first token), and quarter of K.
+ */
 #if MF_MMA_COLS == 8
 #    define LANE_ROWS          2
 #    define LANE_ROW(lane)     ((lane) >> 2)
@@ -77,7 +79,7 @@ MF_DEVICE u8 *scales_of(u8 *ring, i32 part)
     return weights_of(ring, part) + W_STAGE_BYTES;
 }
 
-/* Returns the offset of chunk c of a weight row. The lanes of a step touch all banks. */
+/* Returns the offset of chunk c of a weight row. The offsets spread the loads of a step over all banks. */
 MF_DEVICE i32 w_offset(i32 row, i32 c)
 {
 #if MF_W == FP8
@@ -87,7 +89,7 @@ MF_DEVICE i32 w_offset(i32 row, i32 c)
 #endif
 }
 
-/* Row, part and index in the row of word i of the K tile's scales. */
+/* Position of a word of a K tile's scales: weight row, part, and index of the word in that row and part. */
 struct scale_word {
     i32 row, part, word;
 };
@@ -99,19 +101,19 @@ MF_DEVICE scale_word scale_word_of(i32 i)
     s.word = i % MF_MAX(SCALES_WORDS, 1);
     return s;
 }
-/* Offset of a row's first scale byte from the start of all experts' scales. */
+/* Returns the offset of a row's first scale byte from the start of all experts' scales. */
 MF_DEVICE i64 scale_at(const struct tile &t, i32 row)
 {
     return ((i64)t.expert * ROWS_OF_W + weight_row(t.col, row)) * SCALES_ROW;
 }
 
-/* True if row r of a tile exists in the expert's weights. */
+/* Returns true if row r of a tile exists in the expert's weights. */
 MF_DEVICE bool has_row(i32 col, i32 r)
 {
     return MF_N % COLS == 0 || is_column(col, r);
 }
 
-/* A thread's view of the tile that it copies. */
+/* The tile that is being copied, with the addresses from which this thread copies. */
 struct tile_source {
     struct tile tile;
     bool is_there;
@@ -121,7 +123,7 @@ struct tile_source {
     i32 k_tile;
 };
 
-/* Returns the first weight row of a K tile that this thread copies. */
+/* Returns the first of the weight rows that this thread copies in each K tile. */
 MF_DEVICE i32 first_row_of_w()
 {
 #ifdef MF_COPY_HELD
@@ -131,7 +133,7 @@ MF_DEVICE i32 first_row_of_w()
 #endif
 }
 
-/* Switches to tile i. Token addresses stay valid within an expert block. */
+/* Switches to tile `i`. Computes the token addresses only if the expert block changes. */
 MF_DEVICE void set_tile(struct tile_source *s, const mf_hip_tile_args &a, i32 i, i32 end)
 {
     const i32 before = s->is_there ? s->tile.block : -1;
@@ -220,7 +222,7 @@ MF_DEVICE void copy_weights(const struct tile_source *s, u8 *ring, struct copies
 #endif
 }
 
-/* Starts the copies of the next K tile of the tile. */
+/* Starts this thread's copies of the tile's next K tile. */
 MF_DEVICE void copy_k_tile(const struct tile_source *s, const mf_hip_mx_args &a, u8 *ring,
                            struct copies *copies)
 {
@@ -261,7 +263,8 @@ MF_DEVICE void finish_k_tile(const struct copies *copies, u8 *ring, u8 *tokens, 
 #endif
 }
 
-/* Loads the lane's packed weights of a part. With GROUP_SUMS each step loads its own word instead. */
+/* Loads the lane's packed weights of a part. With GROUP_SUMS they are not loaded here, because each step
+ * loads its own word. */
 MF_DEVICE void load_weights(u8 *ring, i32 part, i32 first_row, raw &held)
 {
 #if !defined(MF_COPY_HELD) && !GROUP_SUMS
@@ -284,8 +287,8 @@ MF_DEVICE void load_weights(u8 *ring, i32 part, i32 first_row, raw &held)
     (void)ring, (void)part, (void)first_row, (void)held;
 #endif
 }
-/* Dequantises to bf16 one step of row r of the i-th sixteen rows. The result is scaled if weights are scaled.
- */
+/* Dequantises to bf16 one step of row r of the i-th group of sixteen rows. If weights are scaled, the result
+ * is scaled. */
 MF_DEVICE void weights_of_step(const raw &held, u8 *ring, i32 part, i32 first_row, int i, int r, int step,
                                u32 factor, u32 (&ret)[4])
 {
@@ -303,15 +306,15 @@ MF_DEVICE void weights_of_step(const raw &held, u8 *ring, i32 part, i32 first_ro
     (void)held, (void)ring, (void)part, (void)first_row, (void)i, (void)r, (void)step, (void)factor;
 }
 
-/* For each row of a lane, the byte offset of the row's scales in their first word. */
+/* For each row of a lane: byte offset of the row's first scale within the word that contains the scale. */
 #if GROUP_SUMS
 #    define SCALED_ROWS 4
 #else
 #    define SCALED_ROWS LANE_ROWS
 #endif
 typedef i32 skews[QN][SCALED_ROWS];
-/* Returns row i, counted from first_row, of the rows for which a lane has scales: the row of its accumulator
- * i with GROUP_SUMS, otherwise the row of its weights i. */
+/* Returns the i-th of the rows for which a lane has scales, if the warp's rows begin at first_row. It is the
+ * row of the lane's accumulator i with GROUP_SUMS, otherwise the row of the lane's weights i. */
 MF_DEVICE i32 scaled_row(i32 first_row, int i)
 {
     const i32 lane = threadIdx.x % MF_WAVE;
@@ -330,8 +333,8 @@ MF_DEVICE void find_skews(const struct tile &t, i32 first_row, skews &ret)
     }
 }
 
-/* A lane's scales of a part: the factors of its weights, one for each half of its quarter or, with
- * GROUP_SUMS, pointers to the scales of its sums. */
+/* A lane's scales of a part. With GROUP_SUMS: pointers to the scales of the lane's sums. Otherwise: factors
+ * of the lane's weights, one for each half of its quarter. */
 struct scaled {
 #if GROUP_SUMS
     const u8 *of[QN][SCALED_ROWS];
@@ -369,8 +372,8 @@ MF_DEVICE void load_scales(u8 *ring, i32 part, i32 first_row, const skews &skew,
 #    define W_FACTOR(s, i, r, step) (s).of[i][r][(step) / 2]
 #endif
 
-/* Adds the products of 16 weight rows with eight elements of K per lane. `i` is the index of the instruction,
- * below INSTRUCTIONS. */
+/* Multiplies 16 weight rows by tokens, eight elements of K per lane, and adds the products. `i` is the index
+ * of the instruction, below INSTRUCTIONS. */
 #if MF_MMA_COLS == 8
 #    define INSTRUCTIONS 2
 #else
@@ -388,7 +391,7 @@ MF_DEVICE void multiply(float (&d)[4], const u32 (&w)[LANE_ROWS][4], const u32 (
 #endif
 }
 
-/* Multiplies one step along K, eight elements per lane, by the first N columns of tokens. */
+/* Multiplies the weights of one step (eight elements along K per lane) by the first N columns of tokens. */
 template <int N>
 MF_DEVICE void multiply_step(const raw &held, const struct scaled &s, u8 *ring, const u8 *tokens, i32 part,
                              int step, i32 first_row, i32 first_token, sums &d)
@@ -450,7 +453,8 @@ MF_DEVICE void multiply_k_tile(raw &held, u8 *ring, const u8 *tokens, i32 first_
     }
 }
 
-/* Scale of a whole sum by its weight row (narrow_scales.h), and scale by its token. */
+/* Factors of a whole sum: row_scale() depends on the weight row (narrow_scales.h), token_scale() on the
+ * token. */
 MF_DEVICE float row_scale(const mf_hip_mx_args &a, const struct tile &t, i32 r)
 {
     return MF_W_GROUP > 0 || has_row(t.col, r) ? scale_of_row(a.tile, t.expert, weight_row(t.col, r)) : 0;
@@ -490,12 +494,12 @@ struct pipeline {
     u8 *ring;
     struct tile_source from;
     struct copies copies;
-    i32 tile, end; /* tile that is loaded; end of the block's tiles */
+    i32 tile, end; /* tile that is being loaded; end of the block's range of tiles */
     i32 issued, consumed;
     bool other; /* selects one of the two buffers for bf16 tokens */
 };
-/* Starts one more K tile. If there is none, commits an empty group, so that the number of groups equals the
- * number of K tiles. */
+/* Starts the copies of one more K tile. If no K tile is left, commits an empty group of copies, so that the
+ * number of groups equals the number of K tiles. */
 MF_DEVICE void issue(struct pipeline *p, const mf_hip_mx_args &a)
 {
     if (p->from.is_there) {

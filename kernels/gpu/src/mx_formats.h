@@ -39,7 +39,7 @@ MF_DEVICE unsigned mf_mx_scale_of(unsigned amax, bool fp4)
     const int code = fp4 ? (int)((amax + 0x3fffffu) >> 23) - 2 : (int)((amax + 0x1fffffu) >> 23) - 8;
     return amax >= 0x7f800000u ? 0xff : amax == 0 ? 0 : code < 1 ? 1 : (unsigned)code;
 }
-/* Returns the factor by which a group with that scale is multiplied. */
+/* Returns the factor by which elements are multiplied if the code of their scale is `code`. */
 MF_DEVICE float mf_mx_factor_of(unsigned code)
 {
     return mf_small_float(code == 0xff ? 0x7fc00000u : code == 254 ? 0x00400000u : (254 - code) << 23);

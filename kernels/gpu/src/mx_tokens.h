@@ -1,22 +1,22 @@
 /* Moves a tile's tokens to shared memory as bf16, in the order of narrow.h; included by mx.hip.
  *
  * bf16 tokens are copied to their final place, and each thread then reorders in place the tokens that it
- * copied. Narrow tokens first arrive unchanged in slots of the ring buffer that belong to one thread, with a
- * word that holds their scale. Each thread then converts its tokens to scaled bf16, which like for weights
- * needs no rounding. It writes them to one of two buffers next to the ring; one buffer is read while the
- * other is filled. */
+ * copied. Narrow tokens first arrive unchanged in the ring buffer, in slots that only one thread uses,
+ * together with a word that holds their scale. This thread then converts the tokens to scaled bf16, which
+ * needs no rounding, as with weights. It writes them to one of two buffers next to the ring, while the other
+ * buffer is read. */
 #pragma once
 
 #define X_EACH   (128 / X_BITS)  /* elements per 16 bytes */
-#define X_PART   (PART / X_EACH) /* chunks per row and part */
+#define X_PART   (PART / X_EACH) /* chunks of a row in one part */
 #define X_CHUNKS (X_PART * MF_PARTS)
 #define X_STEP   (THREADS / X_CHUNKS)
 #define X_PASSES MF_CEIL(MF_BM, X_STEP)
 #define X_SCALED (MF_X != BF16 && MF_X_GROUP > 0)
-#define X_SCALES (X_SCALED ? MF_D / MF_MAX(MF_X_GROUP, 1) : 0) /* bytes per row */
+#define X_SCALES (X_SCALED ? MF_D / MF_MAX(MF_X_GROUP, 1) : 0) /* bytes of scales per row */
 #define X_SKEW   (X_SCALES % 4 != 0)
 
-#define ROW_X        (PART * 2) /* bytes of bf16 per token row and part */
+#define ROW_X        (PART * 2) /* bytes of a token's bf16 in one part */
 #define X_BF16_BYTES (MF_BM * ROW_X)
 #ifdef MF_COPY_HELD
 #    define STAGED 1
@@ -47,22 +47,22 @@ MF_DEVICE i32 x_offset(i32 token, i32 step, i32 quarter)
 {
     return token * ROW_X + (((step * 4 + quarter) ^ ((token & 1) << 2)) << 4);
 }
-/* Returns the same offset, by the position of the eight elements in their part. */
+/* Returns the same offset as x_offset(), for element group `eight` of a part in the order along K. */
 MF_DEVICE i32 eight_offset(i32 token, i32 eight)
 {
     return x_offset(token, GROUP_SUMS ? eight / 4 : eight % 4, GROUP_SUMS ? eight % 4 : eight / 4);
 }
 
-/* Returns the chunk of each row that a thread copies. For bf16 the chunks are permuted so that adjacent
- * threads write adjacent banks. */
+/* Returns the index of the chunk that this thread copies in each of its rows. For bf16 the chunks are
+ * permuted so that adjacent threads write adjacent banks. */
 MF_DEVICE i32 my_chunk()
 {
     const i32 at = threadIdx.x % X_CHUNKS, place = at % X_PART;
     return MF_X == BF16 && !GROUP_SUMS ? at - place + place % 4 * 4 + place / 4 : at;
 }
 
-/* Valid tokens of a block, rounded up to a compiled width: all, half or a quarter of QM. Padding is at the
- * end of a block. */
+/* The number of valid tokens of a block is rounded up to a compiled width: all, half or a quarter of QM.
+ * Padding is at the end of a block. */
 #define TRIMS    (MF_WARPS_M == 1 && QM > 1)
 #define QM_HALF  MF_MAX(QM / 2, 1)
 #define QM_LEAST MF_MAX(QM / 4, 1)
@@ -86,7 +86,7 @@ MF_DEVICE i32 row_of_pass(int p)
 {
     return threadIdx.x / X_CHUNKS + p * X_STEP;
 }
-/* Returns the row of x of a token of an expert block, or -1 for padding. */
+/* Returns the row of x that holds a token of an expert block, or -1 for padding. */
 MF_DEVICE i64 row_of_token(const mf_hip_tile_args &a, i32 block, i32 token)
 {
     const i64 at = (i64)block * MF_BM + token;
@@ -102,9 +102,9 @@ MF_DEVICE void find_rows(const mf_hip_tile_args &a, i32 block, struct rows_of_x 
         ret->at[p] = row < 0 ? ~0u : (u32)(row * (MF_D / X_EACH) + my_chunk());
     }
 }
-/* Data about the block whose copies complete. `tokens` is its token count. For each pass of the thread,
- * `there` has a bit that is set unless the row is padding, and `skews` has two bits with the offset of the
- * chunk's scale in its word. */
+/* Data about the block for which copies complete. `tokens` is its token count. For each pass of the thread,
+ * `there` has one bit, which is 0 for padding, and `skews` has two bits: the byte offset of the chunk's scale
+ * within its word. */
 struct landing {
     i32 block, tokens;
     u32 there, skews;
@@ -125,7 +125,8 @@ struct token_copies {
     mf_copy_4 scale[X_PASSES];
 };
 
-/* Slot of a thread's chunk, and slot of the word with the chunk's scale. */
+/* chunk_slot() returns the slot of a thread's chunk, x_scale_slot() the slot of the word with the chunk's
+ * scale. */
 MF_DEVICE u8 *chunk_slot(u8 *ring, i32 token)
 {
     const i32 chunk = my_chunk();
@@ -168,8 +169,8 @@ MF_DEVICE void copy_tokens(const struct rows_of_x &rows, i32 k_tile, const mf_hi
 }
 
 #if MF_X != BF16
-/* Dequantises a chunk into its slots. `scale` is shifted so that the chunk's first scale is in the low byte.
- */
+/* Dequantises a chunk and stores it in `tokens`. `scale` is shifted so that the chunk's first scale is in the
+ * low byte. */
 MF_DEVICE void decode_chunk(const u32 (&v)[4], u32 scale, i32 token, u8 *tokens)
 {
     const i32 chunk = my_chunk();
@@ -186,7 +187,7 @@ MF_DEVICE void decode_chunk(const u32 (&v)[4], u32 scale, i32 token, u8 *tokens)
 }
 #endif
 
-/* Completes a thread's copies of a K tile into `tokens`. Padding is zero and needs no reordering. */
+/* Completes a thread's copies of a K tile into `tokens`. Padding rows are zeros and need no reordering. */
 MF_DEVICE void finish_tokens(const struct token_copies &copies, u8 *ring, u8 *tokens, const struct landing &x)
 {
     MF_UNROLL

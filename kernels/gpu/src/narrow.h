@@ -1,6 +1,6 @@
 /* Exact conversion of 4-bit and 8-bit values to bf16, two per word. Eight adjacent values along K become four
- * words. Word i holds elements i and i + 4, the order that shifts and masks produce. The other MMA operand
- * must use the same order. */
+ * words. Word i holds elements i and i + 4, because shifts and masks produce this order. The other MMA
+ * operand must use the same order. */
 #pragma once
 
 /* Returns the same bf16 in both halves of a word. */
@@ -9,21 +9,22 @@ MF_DEVICE u32 mf_bf16_broadcast(float exact)
     return mf_bf16_pair(exact, exact);
 }
 
-/* e2m1: moving sign, exponent and fraction to their bf16 positions yields the value times 2^-126, where 0.5
- * becomes a subnormal. `factor` is a bf16 in both halves. The product must be exact in bf16. */
+/* Converts eight e2m1 and multiplies them by `factor`, the same bf16 in both halves of a word. Moving sign,
+ * exponent and fraction to their bf16 positions yields the value times 2^-126, where 0.5 becomes a subnormal.
+ * Each product must be exact in bf16. */
 MF_DEVICE void mf_fp4_to_bf16(u32 eight, u32 factor, u32 (&ret)[4])
 {
     MF_UNROLL
     for (int i = 0; i < 4; i++) {
         const u32 four = (i & 2 ? eight >> 8 : eight) & (i & 1 ? 0x00f000f0u : 0x000f000fu);
-        /* the nibble moves to bit 12 for its sign and to bit 6 for its other bits */
+        /* the multiplication copies each nibble to bit 12, for its sign, and to bit 6, for its other bits */
         const u32 both = four * (i & 1 ? 0x104u : 0x1040u);
         ret[i] = mf_bf16_fma(both & 0x81c081c0u, factor, 0x80008000u);
     }
 }
 
-/* Two's complement: after its sign bit is flipped, the nibble is q + 8. As the low fraction bits of 128 it
- * yields 136 + q. */
+/* Converts eight int4. A nibble is the two's complement of q; after its sign bit is flipped, it is q + 8.
+ * Placed in the low fraction bits of 128, it yields 136 + q, and 136 is then subtracted. */
 MF_DEVICE void mf_int4_to_bf16(u32 eight, u32 (&ret)[4])
 {
     MF_UNROLL
@@ -33,9 +34,9 @@ MF_DEVICE void mf_int4_to_bf16(u32 eight, u32 (&ret)[4])
     }
 }
 
-/* e4m3: `low` has the first four values, `high` the last four. Moving the bits yields the value times 2^-120,
- * or 2^-119 with MF_FNUZ. A NaN becomes a finite number; the scale of a row with a NaN element is itself NaN.
- */
+/* Converts eight e4m3 and multiplies them by `factor`. `low` has the first four values, `high` the last four.
+ * Moving the bits yields the value times 2^-120, or 2^-119 with MF_FNUZ. A NaN becomes a finite number, but
+ * then the scale of its row is itself NaN. */
 MF_DEVICE void mf_fp8_to_bf16(u32 low, u32 high, u32 factor, u32 (&ret)[4])
 {
     MF_UNROLL

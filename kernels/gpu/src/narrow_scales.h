@@ -9,23 +9,24 @@
 #define FP8  2
 #define BF16 3
 
-#define PART    128 /* elements of K that are processed at once, a quarter of them per lane */
+#define PART    128 /* elements of K that are processed at once, a quarter of the elements per lane */
 #define QUARTER 32
 #define X_BITS  (MF_X == BF16 ? 16 : MF_X == FP8 ? 8 : 4)
 
-/* Scale bytes of a row and of a part. Scales are copied in words. With SCALES_SKEW they may begin inside a
- * word. */
+/* Bytes of scales per row and per part. Scales are copied in words. With SCALES_SKEW the scales of a row may
+ * begin inside a word. */
 #define SCALE_BYTES (MF_W == INT4 ? 2 : 1)
 #define SCALES_ROW  (MF_W_GROUP == 0 ? 0 : MF_D / MF_MAX(MF_W_GROUP, 1) * SCALE_BYTES)
 #define SCALES_PART (MF_W_GROUP == 0 ? 0 : PART / MF_MAX(MF_W_GROUP, 1) * SCALE_BYTES)
 #define SCALES_SKEW (SCALES_ROW % 4 != 0)
-/* True if no word begins after the last scale, because rows begin at word boundaries and end with K tiles. */
+/* True if no copied word begins after the last scale: each row of scales begins at a word boundary and ends
+ * with a K tile. */
 #define SCALES_END_WITHIN (!SCALES_SKEW && MF_D % K_TILE == 0)
 #define SCALES_WORDS      (SCALES_PART / 4 + SCALES_SKEW)
 
-/* Scaled elements are too small by 2^32 until the sum is complete. Together with the exponent offset of an
- * e2m1 or e4m3 element in a bf16, this allows scales up to 2^33 and down to 2^-93, where a bf16 becomes
- * subnormal. For e4m3 scales 2^16 is enough. */
+/* Scaled elements are too small by a factor of 2^32 until the sum is complete. Together with the exponent
+ * offset of an e2m1 or e4m3 element in a bf16, this allows scales up to 2^33 and down to 2^-93, where a bf16
+ * becomes subnormal. For e4m3 scales a factor of 2^16 is enough. */
 #define E8M0_DOWNSCALE      32
 #define E4M3_DOWNSCALE      16
 #define FP4_EXPONENT_OFFSET 126
@@ -45,7 +46,8 @@ MF_DEVICE void factors_of_e4m3(u32 two, u32 (&ret)[2])
 }
 
 #if MF_X != BF16
-/* Sets the factors of a token's elements for the two halves of the quarter, from one or two scales. */
+/* Computes the factors of a token's elements for the two halves of the lane's quarter, from one or two
+ * scales. */
 MF_DEVICE void factors_of_x(u32 scale, u32 (&ret)[2])
 {
     if (MF_X_GROUP == 16)
@@ -66,8 +68,8 @@ MF_DEVICE void eight_of_x(const u32 *v, u32 factor, u32 (&ret)[4])
 }
 #endif
 
-/* Scale of a whole sum by its token, and scale by its weight row. `row` of a token is its row of x, or -1 for
- * padding. */
+/* Factors of a whole sum: scale_of_token() returns the factor of its token, scale_of_row() that of its weight
+ * row. The `row` of a token is its row of x, or -1 for padding. */
 #define SCALED_BY_TOKEN (MF_X != BF16 && MF_X_GROUP == 0)
 MF_DEVICE float scale_of_token(const mf_hip_tile_args &a, i64 row)
 {

@@ -3,23 +3,24 @@
  *
  * The grid is co-resident, one block per SM. First, each warp computes one column of h of one slot: the dot
  * products of a gate row and an up row with x. After a grid barrier, each warp computes MF_COLS columns of y
- * of one token: the weighted sum over its slots of rows of w2 times h. The first loads of w2 are issued
- * before the barrier, to keep HBM busy.
+ * of one token: the weighted sum, over the token's slots, of the dot products of rows of w2 with h. The first
+ * loads of w2 are issued before the barrier, to keep HBM busy.
  *
  *   MF_FORMAT  BF16 or one of FP8_* (format.h)      MF_H, MF_I, MF_K
  *   MF_WEIGHT1  apply the routing weight before the activation
  *   MF_HALVES1  2: gate and up; 1: gate alone  MF_BIAS1, MF_BIAS2  biases b1 [E, MF_HALVES1·I], b2 [E,H]
  *   MF_PANELS  w1 and w2 have the layout panel128 (kernels/core/layout.h)
  *   MF_THREADS, MF_COLS
- *   MF_BATCH  16-byte loads in flight per lane of gate, and as many of up    MF_BATCH_Y  the same of w2
+ *   MF_BATCH    number of 16-byte loads of gate that a lane has in flight; the same number for up
+ *   MF_BATCH_Y  number of 16-byte loads of w2 that a lane has in flight
  *
  * Activations in shared memory have the values of the format: they are stored as bf16 or, for fp8 formats, as
  * f16 with separate scales.
  *
  * Slots of non-local experts (local_experts.h) get zeros for h and do not contribute to y.
  *
- *   shared memory: x u16 [T][H] | its scales float [T][GROUPS_H]; later overlaid by
- *                  h u16 [T·k][I] | scales [T·k][GROUPS_I] */
+ *   shared memory: x u16 [T][H] | scales of x float [T][GROUPS_H]; later overlaid by
+ *                  h u16 [T·k][I] | scales of h [T·k][GROUPS_I] */
 #include "dialect.h"
 #include "args.h"
 #include "format.h"
@@ -33,7 +34,7 @@
 #define GROUP(D)  (BY_BLOCK ? 128 : (D))
 #define GROUPS(D) MF_CEIL(D, GROUP(D))
 #define ROWS_W1   (MF_HALVES1 * MF_I)           /* rows of one expert */
-#define LOADS_H   MF_CEIL(MF_H / EACH, MF_WAVE) /* loads per lane and row of w1 */
+#define LOADS_H   MF_CEIL(MF_H / EACH, MF_WAVE) /* loads of a lane per row of w1 */
 #define BATCHES   MF_CEIL(LOADS_H, MF_BATCH)
 #define CHUNKS_I  (MF_I / EACH) /* chunks per row of w2 */
 #define LOADS_Y   MF_CEIL(MF_COLS *MF_K *CHUNKS_I, MF_WAVE)
@@ -41,7 +42,7 @@
 
 __device__ u32 mf_barrier[2];
 
-/* Adds EACH products to `sum`. `x` is stored as described for shared memory. */
+/* Returns `sum` plus EACH products. `x` points to activations in shared memory. */
 MF_DEVICE float dot(mf_16b w, const u16 *x, float sum)
 {
     const u32 four[4] = {w.x, w.y, w.z, w.w};
@@ -135,8 +136,8 @@ MF_DEVICE i64 place_of_chunk(i64 row, i32 row_bytes, i32 chunk)
 #endif
 }
 
-/* Stride between consecutive loads of a warp along a row of w1. A panel of 128 rows interleaves pieces of 128
- * bytes of each row. */
+/* Stride between consecutive loads of a warp along a row of w1. In a panel, pieces of 128 bytes of its 128
+ * rows alternate. */
 #ifdef MF_PANELS
 #    define STRIDE_W1 (MF_WAVE * 16 * 128)
 #else
@@ -195,9 +196,9 @@ MF_DEVICE void multiply_batch(const mf_hip_one_args &a, i32 b, const batch &v, i
 
 typedef mf_16b rows_of_w2[MF_BATCH_Y];
 
-/* Sets column, slot and chunk of a lane's load i within a warp's group of columns. Returns false beyond the
- * end. Loads follow the memory order: in panels, a column's 128 bytes are followed by those of the next
- * column. */
+/* Computes column, slot and chunk of a lane's load `i` within a warp's group of columns. Returns false if
+ * there is no load `i`. Loads follow the memory order: in panels, a column's 128 bytes are followed by those
+ * of the next column. */
 MF_DEVICE bool load_position(int i, i32 *col, i32 *slot, i32 *chunk)
 {
     const i32 flat = i * MF_WAVE + (i32)threadIdx.x % MF_WAVE;

@@ -50,8 +50,8 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_floor_divide(const m
         ((i32 *)a.to)[i] = ((const i32 *)a.from)[i] / a.k;
 }
 
-/* Sorts the keys `index` and the values `to` in place by one block. The sort is stable; a.n is at most 2 *
- * MF_THREADS. */
+/* Sorts pairs of a key in `index` and a value in `to`, in place and in one block. The sort is stable; a.n is
+ * at most 2 * MF_THREADS. */
 extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_sort_pairs(const mf_hip_plain_args a)
 {
     __shared__ u64 pair[2 * MF_THREADS];
@@ -82,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_sort_pairs(const mf_
     }
 }
 
-/* to[i] = from[index[i]] for n rows of `chunks` * 16 bytes. */
+/* Copies to[i] = from[index[i]] for n rows of `chunks` * 16 bytes. */
 extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_index_select(const mf_hip_plain_args a)
 {
     mf_begin();

@@ -6,8 +6,8 @@
 
 /* Divisor of a group. If parts of the inverse could underflow, dividend and divisor are first multiplied by a
  * power of two, `lift` (otherwise 1). Infinity divided by itself is NaN, and so is everything divided by NaN.
- * Creating and applying a divisor contain no branch, because the compiler interleaves no instructions across
- * a branch. The only exception are groups that are zero or nearly zero. */
+ * The code that creates and applies a divisor contains no branch, because the compiler interleaves no
+ * instructions across a branch. The only exception is groups that are zero or nearly zero. */
 struct mf_divisor {
     float by, down, rest, lift;
 };
@@ -21,7 +21,8 @@ MF_DEVICE mf_divisor mf_divisor_to_scale(float s)
 {
     return mf_divisor_by(s == 0.0f ? 1.0f : s);
 }
-/* `max` is the largest value of the format. */
+/* Returns the divisor for a group with the largest magnitude `amax`. `max` is the largest value of the
+ * format. */
 MF_DEVICE mf_divisor mf_divisor_to(float amax, float max)
 {
     return mf_divisor_to_scale(mf_divide(amax, max));
@@ -72,7 +73,8 @@ MF_DEVICE mf_8b mf_quantise_8(const mf_16b &v, const mf_divisor &d)
     return mf_fp8_of_8(x);
 }
 
-/* Returns the elementwise maximum of magnitudes of bf16, two per word. NaN counts as the largest. */
+/* Returns the elementwise maximum of the magnitudes in `two` and in the four words of `v`, each of two bf16.
+ * NaN is treated as the largest. */
 MF_DEVICE u32 mf_larger_8(u32 two, const mf_16b &v)
 {
     return mf_larger_2(two, mf_larger_2(mf_larger_2(v.x, v.y), mf_larger_2(v.z, v.w)));

@@ -1,6 +1,7 @@
 /* GPU version of the reference's large matrix products (kernels/reference/reference.c), bit for bit. Each
  * float dot product is sixteen partial sums: partial sum i adds products i, i + 16, …. The partial sums are
- * then added in halves. Products and sums are rounded separately.
+ * then added in four rounds: each round adds the upper half of them to the lower half. Products and sums are
+ * rounded separately.
  *
  * Sixteen lanes hold the sixteen partial sums of 8 x 8 dot products. A block multiplies 32 rows of a by 32
  * rows of w, 64 elements along K at a time. Zeros beyond the end of K change no sum, because no sum is -0. */
@@ -16,7 +17,7 @@
 #define TEAMS   (TILE / EACH)
 #define LOADS   (TILE * STEP / 4 / THREADS)
 
-/* Sources of a tile's rows; NULL for missing rows. */
+/* A tile of the product: n_slots slots times n_cols rows of w. */
 struct tile {
     const float *w;
     const i32 *slots;
@@ -38,7 +39,8 @@ MF_DEVICE tile tile_at(const mf_hip_dots_args &a, i64 at)
     return r;
 }
 
-/* Thread t loads four values, starting at element k, of row t / 16 and of every sixteenth row after it. */
+/* Loads four values per row, starting at element k. Thread t loads from row t / 16 and from every sixteenth
+ * row after it. */
 MF_DEVICE void load_rows(const float *const (&rows)[LOADS], i32 k, i32 K, mf_16b (&v)[LOADS])
 {
     MF_UNROLL
@@ -55,7 +57,7 @@ MF_DEVICE void store_rows(float *lds, const mf_16b (&v)[LOADS])
         *(mf_16b *)(lds + (threadIdx.x / 16 + i * (THREADS / 16)) * STRIDE + threadIdx.x % 16 * 4) = v[i];
 }
 
-/* A team has rows i·TEAMS + row of a, and rows i·TEAMS + col of w. */
+/* Multiplies a team's rows: rows i·TEAMS + row of `a` by rows i·TEAMS + col of `w`. */
 MF_DEVICE void multiply(float (&sum)[EACH][EACH], const float *a, const float *w, i32 row, i32 col, i32 part)
 {
     MF_UNROLL
@@ -75,7 +77,7 @@ MF_DEVICE void multiply(float (&sum)[EACH][EACH], const float *a, const float *w
     }
 }
 
-/* Adds N sums across lanes that are D apart. Each lane keeps one half of the sums. */
+/* Adds N sums across lanes that are D apart. Afterwards each lane holds one half of the sums. */
 template <int N, int D> MF_DEVICE void fold(float (&v)[EACH * EACH], i32 part)
 {
     const bool high = part & D;
@@ -86,7 +88,8 @@ template <int N, int D> MF_DEVICE void fold(float (&v)[EACH * EACH], i32 part)
     }
 }
 
-/* Folds the 64 sums, in row order. Afterwards lane `part` has the four sums from 4·part on. */
+/* Folds the 64 sums, in row order, and stores them. After the folds, lane `part` holds sums 4·part to 4·part
+ * + 3. */
 MF_DEVICE void store_sums(const mf_hip_dots_args &a, const tile &t, float (&sum)[EACH][EACH], i32 row,
                           i32 col, i32 part)
 {
@@ -142,7 +145,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) mf_dots(const mf_hip_dots_
     }
 }
 
-/* y[t] = sum over the slots j, in ascending order, of z[t·k + j] times its weight. */
+/* Computes y[t], the sum over the slots j, in ascending order, of z[t·k + j] times the slot's weight. */
 extern "C" __global__ void __launch_bounds__(THREADS) mf_sum_slots(const mf_hip_slots_args a)
 {
     const i64 n = (i64)a.token * a.cols;
@@ -157,7 +160,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) mf_sum_slots(const mf_hip_
     }
 }
 
-/* For each row, computes the squared norms of a - b and of b, each as sixteen partial sums as above. */
+/* For each row, computes the squared norms of a - b and of b, each from sixteen partial sums, like a dot
+ * product. */
 extern "C" __global__ void __launch_bounds__(THREADS) mf_differences(const mf_hip_difference_args a)
 {
     __shared__ double lds[2][THREADS];

@@ -1,6 +1,6 @@
 /* Floating-point conversions in integer arithmetic, for GPUs without instructions for them. The code is plain
- * C, so that a CPU test covers all codes. `bias` is the exponent bias of e4m3: 7 for OCP's format, 8 for that
- * of CDNA 3 (fnuz). fnuz has no -0; the code of -0 is its only NaN. */
+ * C, so that a CPU test covers all codes. `bias` is the exponent bias of e4m3: 7 for OCP's format, 8 for the
+ * format of CDNA 3 (fnuz). fnuz has no -0; the code that would be -0 is its only NaN. */
 #pragma once
 
 union mf_soft {
@@ -15,8 +15,8 @@ MF_DEVICE u32 mf_soft_bf16(float v)
     return v != v ? 0x7fffu : (bits.u + 0x7fffu + (bits.u >> 16 & 1)) >> 16;
 }
 
-/* Converts to e4m3, rounding to nearest even and saturating. Below the smallest normal number, values are
- * multiples of the smallest subnormal, and the code is the multiple. */
+/* Converts to e4m3, rounding to nearest even and saturating. A result below the smallest normal number is a
+ * multiple of the smallest subnormal, and the code is the factor of this multiple. */
 MF_DEVICE u32 mf_soft_fp8(float v, int bias)
 {
     const u32 max = bias == 8 ? 0x43700000u : 0x43e00000u; /* 240, 448 */
@@ -39,9 +39,9 @@ MF_DEVICE u32 mf_soft_fp8(float v, int bias)
 #endif
 
 /* Places exponent and fraction of e4m3 bytes 2·half and 2·half + 1 at their f16 positions. This yields the
- * value times 2^(bias - 15), subnormals included. In a NaN code all bits are set first, which makes the
- * result an f16 NaN. After a multiplication by 2^(15 - bias) no value is an f16 subnormal, which CDNA 2's
- * matrix instructions would flush to 0. */
+ * value times 2^(bias - 15), also for subnormals. For a NaN code, all bits are set first, so that the result
+ * is an f16 NaN. After the caller's multiplication by 2^(15 - bias), no value is an f16 subnormal, which CDNA
+ * 2's matrix instructions would flush to 0. */
 MF_DEVICE u32 mf_soft_fp8_spread(u32 four, int half, int bias)
 {
     const u32 size = four & 0x7f7f7f7fu, high = 0x80808080u;

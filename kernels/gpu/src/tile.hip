@@ -27,12 +27,13 @@
 #define K_TILE_BYTES 128
 #define K_TILE       (K_TILE_BYTES / BYTES)
 #define K_TILES      MF_CEIL(MF_D, K_TILE)
-#define STEP         (THREADS / 8) /* rows that all threads copy in one pass */
+#define STEP         (THREADS / 8) /* number of rows that all threads copy in one pass */
 #define X_PASSES     MF_CEIL(MF_BM, STEP)
 #define SCALES       (BY_BLOCK ? (MF_BM + 8) * 4 : 0)
 #define STAGE_BYTES  MF_CEIL(W_STAGE_BYTES + MF_BM * K_TILE_BYTES + SCALES, 1024) * 1024
 #define BLOCKS_D     MF_CEIL(MF_D, 128)
-/* Number of K tiles in flight. WGMMA is asynchronous and may still read the previous K tile. */
+/* Number of K tiles in flight. With WGMMA it is smaller by one, because WGMMA is asynchronous and may still
+ * read the previous K tile. */
 #ifdef MF_WGMMA
 #    define AHEAD (MF_STAGES - 2)
 #else
@@ -53,7 +54,7 @@ MF_DEVICE u8 *chunk_of(u8 *base, i32 row, i32 chunk)
 
 #include "tile_weights.h"
 
-/* A thread's view of the tile that it copies. */
+/* The tile that is being copied, with the addresses from which this thread copies. */
 struct tile_source {
     struct tile tile;
     bool is_there;
@@ -63,8 +64,9 @@ struct tile_source {
     i32 k_tile;
 };
 
-/* Returns the scale of a K tile that this thread copies. The scales of the tokens come first, then those of
- * the 128-row blocks that contain the tile's weights; the last four are those of up. */
+/* Returns the address of the scale that this thread copies for each K tile. The first MF_BM threads copy the
+ * scales of tokens. The next eight copy scales of the 128-row blocks that contain the tile's weights, first
+ * four for gate (or for all rows), then four for up. */
 MF_DEVICE const float *scale_of(const struct tile &t, const struct mf_hip_tile_args &a)
 {
     const i32 i = threadIdx.x, block = t.col / 128 + (i - MF_BM) % 4, up = (i - MF_BM) / 4;
@@ -78,7 +80,7 @@ MF_DEVICE const float *scale_of(const struct tile &t, const struct mf_hip_tile_a
     return a.w_scale + ((i64)t.expert * MF_CEIL(ROWS_OF_W, 128) + up * (MF_N / 128) + block) * BLOCKS_D;
 }
 
-/* Switches to tile i. Token addresses stay valid within an expert block. */
+/* Switches to tile `i`. Computes the token addresses only if the expert block changes. */
 MF_DEVICE void set_tile(struct tile_source *s, const struct mf_hip_tile_args &a, i32 i, i32 end)
 {
     const i32 row = threadIdx.x / 8, chunk = threadIdx.x % 8;
@@ -108,14 +110,14 @@ MF_DEVICE void set_tile(struct tile_source *s, const struct mf_hip_tile_args &a,
     }
 }
 
-/* A thread's copies of a K tile in flight. */
+/* A thread's asynchronous copies of a K tile, still in flight. */
 struct copies {
     struct weight_copies w;
     mf_copy_16 x[X_PASSES];
     mf_copy_4 scale;
 };
 
-/* Starts the copies of the next K tile of the tile. */
+/* Starts this thread's copies of the tile's next K tile. */
 MF_DEVICE void copy_k_tile(const struct tile_source *s, const struct mf_hip_tile_args &a, u8 *ring,
                            struct copies *copies)
 {
@@ -159,7 +161,8 @@ MF_DEVICE void before_mma()
 {
     mf_async_fence();
 }
-/* The tensor core owns the accumulators from the first WGMMA until the wait for the last one. */
+/* Compiler fence for all accumulators, because the tensor core owns them from the first WGMMA until the wait
+ * for the last one. */
 MF_DEVICE void fence_sums(sums &d)
 {
     MF_UNROLL
@@ -205,7 +208,7 @@ template <int N, class T> MF_DEVICE void after_mma(T &d)
 
 typedef u32 rows_of_x[QM][MF_MMA_B];
 
-/* Loads the token operands of step s along K. Each lane passes the address of 16 bytes of a row. */
+/* Loads the token operands of step s along K. Each lane passes the address of 16 bytes of a token's row. */
 MF_DEVICE void load_tokens(u8 *tokens, i32 first_token, int s, rows_of_x &x)
 {
     const i32 lane = threadIdx.x % MF_WAVE, chunk = s * (MF_MMA_BYTES / 16);
@@ -231,8 +234,8 @@ MF_DEVICE void load_tokens(u8 *tokens, i32 first_token, int s, rows_of_x &x)
 #    endif
 }
 
-/* Multiplies one K tile: QN x QM products of 16 rows by MF_MMA_COLS tokens, along MF_MMA_BYTES of K at a
- * time. */
+/* Multiplies one K tile. A warp computes QN x QM products of 16 rows by MF_MMA_COLS tokens, each along
+ * MF_MMA_BYTES of K at a time. */
 MF_DEVICE void multiply_k_tile(const struct held_weights &held, u8 *ring, i32 first_row, i32 first_token,
                                products &d)
 {
@@ -287,7 +290,8 @@ MF_DEVICE void convert_sums(const products &whole, sums &d)
 #endif
 
 #if BY_BLOCK
-/* Adds a K tile's product times its scales to the whole sum and zeroes the product. */
+/* Multiplies a K tile's product by its scales, adds it to the sum over all K tiles, and zeroes the product.
+ */
 MF_DEVICE void add_scaled(const u8 *ring, i32 col, i32 first_row, i32 first_token, products &part, sums &d)
 {
     const float *scales = (const float *)(ring + W_STAGE_BYTES + MF_BM * K_TILE_BYTES);
@@ -313,7 +317,7 @@ MF_DEVICE void add_scaled(const u8 *ring, i32 col, i32 first_row, i32 first_toke
 }
 
 #elif MF_FORMAT != BF16
-/* Applies per-row or per-tensor scales to the whole sum. */
+/* Multiplies the sum over all K tiles by per-row or per-tensor scales. */
 MF_DEVICE void scale_by_row(const struct mf_hip_tile_args &a, const struct tile &t, i32 first_row,
                             i32 first_token, sums &d)
 {
@@ -367,8 +371,8 @@ extern "C" __global__ void MF_BOUNDS(THREADS, MF_BLOCKS) mf_tile(const mf_hip_ti
                        AHEAD * K_TILE_BYTES);
     from.is_there = false;
     set_tile(&from, a, issued_tile, end);
-    /* Starts one more K tile. If there is none, commits an empty group, so that the number of groups equals
-     * the number of K tiles. */
+    /* Starts the copies of one more K tile. If no K tile is left, commits an empty group of copies, so that
+     * the number of groups equals the number of K tiles. */
 #define ISSUE()                                                         \
     do {                                                                \
         if (from.is_there) {                                            \

@@ -1,5 +1,5 @@
-/* Warp tiling and epilogue of the mainloops whose warps multiply with mf_mma_* (tile.hip, mx.hip). It extends
- * tile_parts.inc.h.
+/* Warp tiling and epilogue of the mainloops in which warps multiply with mf_mma_* (tile.hip, mx.hip). This
+ * file extends tile_parts.inc.h.
  *
  *   MF_WARPS_N x MF_WARPS_M  warps over weight rows and tokens
  *
@@ -24,7 +24,7 @@
 #endif
 
 /* column_of() returns the output column of weight row r of a tile that starts at `col`. weight_row() returns
- * the row of the expert's weights that is row r of the tile. */
+ * the index of the same weight row among the rows of the expert. */
 MF_DEVICE i32 column_of(i32 col, i32 r)
 {
 #if MF_HALVES == 2

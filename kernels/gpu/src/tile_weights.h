@@ -20,7 +20,8 @@
 
 typedef u32 rows_of_w[QN][MF_MMA_A];
 
-/* Returns the first row and the first chunk of a K tile that a thread copies. */
+/* first_row_of_w() and first_chunk_of_w() return the first row and the first chunk that this thread copies in
+ * each K tile of weights. */
 MF_DEVICE i32 first_row_of_w()
 {
 #ifdef MF_DIRECT

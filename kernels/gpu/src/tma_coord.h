@@ -1,10 +1,10 @@
-/* TMA coordinates of a K tile of weights. The coordinates are computed from kernel arguments, so one
+/* TMA coordinates of a K tile of weights. The coordinates are computed from kernel arguments, so that one
  * compiled kernel serves every panel width. */
 #pragma once
 
 #include "args.h"
 
-/* First element of a box of a five-dimensional tensor map. */
+/* Coordinates of the first element of a box in a five-dimensional tensor map. */
 struct mf_tma_coord {
     i32 c0, c1, c2, c3, c4;
 };

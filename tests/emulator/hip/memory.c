@@ -91,7 +91,7 @@ CALL hipMalloc(void **ret, size_t bytes)
     return hipSuccess;
 }
 
-/* Waits for the device, as documented. */
+/* Waits for the device first, as HIP documents for hipFree. */
 CALL hipFree(void *p)
 {
     FAKE_ENTER_UNCAPTURED();

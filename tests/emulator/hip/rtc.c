@@ -80,7 +80,7 @@ CALL hiprtcCreateProgram(hiprtcProgram *ret, const char *source, const char *nam
     return HIPRTC_SUCCESS;
 }
 
-/* Parses the options that matter here. Accepts and ignores the options for GPU code generation. */
+/* Parses the options that matter to the emulator. Accepts and ignores the options for GPU code generation. */
 static hiprtcResult take_options(int n, const char **options, char *defines, const struct mf_flavour **ret)
 {
     static const char *const dropped[] = {"-std=c++17", "-O3"};

@@ -31,7 +31,7 @@ struct fake_answer {
 
 #define FAKE_ANSWERS_MAX 24
 
-/* Zeroed before its first use. */
+/* The caller zeroes this structure before its first use. */
 struct fake_http {
     bool is_running;
     int fd;
@@ -146,7 +146,7 @@ static inline void *fake_main(void *context)
     }
 }
 
-/* f->log stays readable until fake_http_release. */
+/* Stops the server. f->log stays readable until fake_http_release. */
 static inline void fake_http_stop(struct fake_http *f)
 {
     if (!f->is_running)
@@ -163,7 +163,7 @@ static inline void fake_http_release(struct fake_http *f)
     mf_buf_release(&f->log);
 }
 
-/* Replaces the answers if f runs. */
+/* Starts the server. If f already runs, replaces its answers. */
 static inline void fake_http_start(struct fake_http *f, const struct fake_answer *answers, size_t n)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};

@@ -331,7 +331,7 @@ static int add_pipelines(struct fixture *f, int64_t task, const struct task_step
     return n;
 }
 
-/* Task that keeps its known row, because its batch promotes improvements only. */
+/* A task that keeps its known row, because its batch promotes improvements only. */
 #define FIXTURE_TASK_KEPT 5
 
 static void add_promotion(struct fixture *f, int64_t task, int64_t unit, const struct pipeline *p)

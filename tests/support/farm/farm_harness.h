@@ -28,7 +28,7 @@
 struct farm {
     char folder[64];
     int http, hub;           /* ports, which stay the same when the coordinator restarts */
-    const char *const *more; /* additional options of the coordinator, up to NULL; NULL: none */
+    const char *const *more; /* additional options of the coordinator, ended by NULL; a NULL pointer: none */
     pid_t daemon;
     pid_t workers[FARM_WORKERS_MAX]; /* process ids; 0 if the worker is not running */
     int n_workers;
@@ -41,14 +41,14 @@ void farm_make(struct farm *f);
 void farm_start(struct farm *f, int beat_ms);
 void farm_start_with(struct farm *f, int beat_ms, const char *const *more);
 /* Kills all processes and removes the folder. If the environment variable FARM_LOGS is set, first prints the
- * end of each log. A test that fails in its own process (CK_FORK, the default) does not get here: its
- * processes die with it and its folder is kept. */
+ * end of each log. A test that fails in its own process (CK_FORK, the default) does not call this function:
+ * the farm's processes die with the test, and the folder is kept. */
 void farm_stop(struct farm *f);
 
 /* Restarts the coordinator on the same state and ports. */
 void farm_start_daemon(struct farm *f, int beat_ms);
-/* Starts a worker in slot `place`. args: options such as "--device", "sim:gfx942/304:0", up to NULL. A worker
- * that is started in the same slot again uses the same spool. */
+/* Starts a worker in slot `place`. args: options such as "--device", "sim:gfx942/304:0", ended by NULL. A
+ * worker that is started in the same slot again uses the same spool. */
 void farm_start_worker(struct farm *f, int place, const char *const *args);
 /* Waits until n workers are connected, idle or busy. */
 void farm_wait_workers(struct farm *f, int n);
@@ -79,7 +79,8 @@ int farm_submit(struct farm *f, const char *csv, const char *query);
 /* Tries once to submit a CSV. Returns the batch's id, or 0 if the coordinator is down or answers 503.
  * headers: "Name: value\r\n…". */
 int farm_try_submit(struct farm *f, const char *csv, const char *query, const char *headers);
-/* Waits until the batch's number `key` is at least n. Returns false if the batch is done before that. */
+/* Waits until the number in the batch's member `key` is at least n. Returns false if the batch is done before
+ * that. */
 bool farm_wait_batch(struct farm *f, int batch, const char *key, int n);
 /* Waits until n more steps of the batch are measured. Returns false if the batch is done before that. */
 bool farm_wait_more(struct farm *f, int batch, int n);

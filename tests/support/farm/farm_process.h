@@ -12,13 +12,13 @@ struct farm_process {
     /* name of the log file in the folder; NULL: the log goes to stderr of the test */
     const char *log;
     const char *log_level;   /* log level; NULL: error */
-    const char *const *more; /* additional options, up to NULL; NULL: none */
+    const char *const *more; /* additional options, ended by NULL; a NULL pointer: none */
     const char *headers;     /* headers that are sent with every request, each ended by \r\n; NULL: none */
 };
 
 /* Starts a program, which dies with this process. Returns its process id, or -1 on failure. log: file for its
- * output. If log is NULL, the program inherits stderr, and its stdout is discarded: an inherited stdout could
- * hold open the pipe to which a benchmark writes its figures. */
+ * output. If log is NULL, the program inherits stderr, and its stdout is discarded, because an inherited
+ * stdout could hold open the pipe to which a benchmark writes its figures. */
 pid_t farm_process_spawn(const char *const *argv, const char *log);
 /* Starts MF_BINARY_DIR/server/moefarmd on free ports, or on its previous ports. beat_ms: heartbeat interval.
  * Starts moefarmd again if it ends before it has its ports. Ends the test program with a message on timeout.

@@ -44,7 +44,7 @@ static inline struct machine *machine_new(const char *folder)
     return m;
 }
 
-/* Prints the reason if it returns false. */
+/* Returns true if programs can be started with the shim. Otherwise prints the reason and returns false. */
 static inline bool machine_is_available(void)
 {
 #    ifdef __SANITIZE_ADDRESS__

@@ -1,5 +1,6 @@
 /* Runs one iteration of a runner pool (worker/agent/runner_pool.h) in a test. Returns the pool's next event.
- * If there is none, waits for input, at most until until_ms, and returns MF_RUNNER_POOL_NOTHING. */
+ * If the pool has no event, waits for input, but not beyond the time `until_ms`, and returns
+ * MF_RUNNER_POOL_NOTHING. */
 #pragma once
 
 #include <poll.h>

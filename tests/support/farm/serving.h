@@ -16,7 +16,8 @@ const char *serving_device(struct mf_device **ret);
 /* Writes the text to a temporary file, which is removed when the process exits. Returns the path of the file.
  */
 const char *serving_file(const char *text);
-/* Writes a table of these rows to a temporary file as above. Returns the path of the file. */
+/* Writes a table of these rows to a temporary file, which is removed when the process exits. Returns the path
+ * of the file. */
 struct served_row {
     int64_t token;
     const char *pipeline;

@@ -44,7 +44,7 @@ static uint64_t take_number(struct bytes *b, int bytes)
 static struct item take_item(struct bytes *b)
 {
     /* from, to: range of the first byte. mask: bits of the first byte that hold n. bytes: number of bytes
-     * after the first byte that hold n instead. */
+     * after the first byte that hold n if the first byte does not. */
     static const struct {
         uint8_t from, to, mask, bytes;
         enum item_kind kind;

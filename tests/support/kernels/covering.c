@@ -75,7 +75,7 @@ static bool row_around(struct work *w, int f, int v, int g, int u, int *row)
 }
 
 /* Searches exhaustively for the first legal row that has the values chosen so far. Returns false if there is
- * none. */
+ * no such row. */
 static bool first_row(const struct work *w, int *row)
 {
     int f = 0;

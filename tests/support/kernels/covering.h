@@ -19,7 +19,7 @@ struct covering {
     bool (*legal)(const int *row);
 };
 
-/* Value v of factor f with value u of factor g. */
+/* A pair: value v of factor f together with value u of factor g. */
 struct covering_pair {
     int f, v, g, u;
 };

@@ -1,7 +1,7 @@
-/* The test loop that the check_emulator_*.c share: it checks the contract of every family on the emulator,
- * with a small grid of shapes. It checks one step for each set of covered ops and output tensor. The emulator
- * runs the lanes in three orders. Outputs are compared with the reference, and a second run in another order
- * must give the same bits. */
+/* The test loop that the check_emulator_*.c share. It checks the contract of every family on the emulator,
+ * with a small grid of shapes: one step for each set of covered ops and output tensor. The emulator runs the
+ * lanes in three orders. Outputs are compared with the reference, and a second run in another order must give
+ * the same bits. */
 #pragma once
 
 #include <errno.h>
@@ -16,7 +16,7 @@
 #include "support/mf_draw.h"
 
 #define CORES       3
-#define DRAWN_EVERY 6 /* mf_draw.h */
+#define DRAWN_EVERY 10 /* mf_draw.h */
 
 /* A kernel flavour. It runs the rows whose index modulo `every` is `first`. */
 struct emulated {
@@ -78,8 +78,8 @@ static inline size_t emulated_families(const struct row *row, const struct emula
     return narrow && !staged ? 0 : n;
 }
 
-/* True if the first tokens of the row get extreme values. Only rows with few tokens do, and only in formats
- * that do not derive one scale from all rows. */
+/* True if the first tokens of the row get extreme values. They do so only in rows with few tokens, and only
+ * in formats that do not derive one scale from all rows. */
 static inline bool is_wild(const struct row *row, const struct emulated *flavour)
 {
     return row->layer.token >= CONTRACT_WILD_TOKENS && row->layer.token < 64 &&

@@ -3,13 +3,14 @@
  * Environment variables:
  *
  *   FAKE_CUDA_DEVICES         number of devices (default: 1)
- *   FAKE_CUDA_UUID            last byte of the first device's UUID; each device adds its ordinal (default: 1)
+ *   FAKE_CUDA_UUID            last byte of the first device's UUID; each further device adds its ordinal
+ *                             (default: 1)
  *   FAKE_CUDA_MAJOR           major compute capability (default: 9)
  *   FAKE_CUDA_REGISTERS       registers per thread of every kernel (default: 96)
  *   FAKE_CUDA_SPILLS          bytes of local memory per thread of every kernel (default: 0)
- *   FAKE_CUDA_CRASH           abort in cuInit
- *   FAKE_CUDA_L2_PARTITIONS   simulate an L2 cache of two partitions in mf_add_cycles
- *                             (kernels/gpu/src/measure.hip), the only kernel with an effect
+ *   FAKE_CUDA_CRASH           if not 0, cuInit aborts the process
+ *   FAKE_CUDA_L2_PARTITIONS   not 0: mf_add_cycles (kernels/gpu/src/measure.hip), the only kernel with an
+ *                             effect, simulates an L2 cache of two partitions
  *   FAKE_CUDA_BUSY            number of launches of mf_add_cycles that skip the last SM (default: 0) */
 #include <cuda.h>
 #include <stdlib.h>

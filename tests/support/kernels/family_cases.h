@@ -27,7 +27,7 @@ static const struct contract_case family_cases[] = {
 };
 /* clang-format on */
 
-#define DRAWN_EVERY  6 /* mf_draw.h */
+#define DRAWN_EVERY  10 /* mf_draw.h */
 #define FAMILY_LOOPS ((int)(MF_ARRAY_LEN(family_cases) * CONTRACT_N_FORMATS * 2))
 
 static inline void family_check_loop(const char *family, int i)

@@ -23,8 +23,8 @@
 #define GUARD_BYTE 0x5c
 #define CACHE_MAX  64
 
-/* Replaces ck_assert, which reports every passed assertion to the parent process: there are millions of them
- * here. */
+/* Replaces ck_assert, because ck_assert reports every passed assertion to the parent process, and this file
+ * makes millions of assertions. */
 #define MUST(condition, ...)           \
     do {                               \
         if (!(condition))              \
@@ -122,7 +122,7 @@ struct layer {
     struct row_limits *limits;
     struct buffer cache[CACHE_MAX];
     int n_cache;
-    /* first token whose row of x has a non-finite value; that of all later tokens has one, too */
+    /* first token whose row of x has a non-finite value; the row of every later token has one, too */
     int64_t broken;
 };
 
@@ -604,7 +604,7 @@ static void choose(const struct contract_run *run, struct collect *c)
     _cleanup_(mf_freep) bool *keep = must_alloc(c->n + 1, sizeof(*keep));
 
     for (size_t i = 0; i < c->n; i++) {
-        /* alike: number of comparable steps; rank: number of these with a lower index */
+        /* alike: number of comparable steps; rank: number of comparable steps with a lower index */
         size_t alike = 0, rank = 0;
         for (size_t j = 0; j < c->n; j++) {
             bool is_alike = !run->of_each || (c->steps[j].covers == c->steps[i].covers &&
@@ -622,7 +622,8 @@ static void choose(const struct contract_run *run, struct collect *c)
     c->n = kept;
 }
 
-/* Compiles all kernels in one call; otherwise open would compile each kernel by itself. */
+/* Compiles all kernels in one call, because otherwise each call of open() would compile one kernel by itself.
+ */
 static void compile_ahead(const struct contract_run *run, const struct mf_family *f, const struct collect *c)
 {
     if (!f->code || !run->device->ops->compile)

@@ -29,8 +29,9 @@ struct mf_shape contract_shape(const struct contract_case *c, const struct contr
  * device has placeholder ceilings. Returns NULL if the machine lacks the instruction set. */
 struct mf_device *contract_device(const char *isa);
 
-/* Pins this process to one core: core number `which` modulo the number of available cores. Call it before
- * opening a device: the device then has a single thread, which never waits for threads on busy cores. */
+/* Pins this process to one core: core number `which` modulo the number of available cores. Call this function
+ * before opening a device. The device then has a single thread, which never waits for threads on busy cores.
+ */
 void contract_pin_core(int which);
 
 /* Checks every step that the family offers for the shape. Returns the number of steps. */
@@ -50,9 +51,9 @@ struct contract_run {
     const char *const *families; /* families of the device's kind */
     size_t n_families;
     const struct mf_shape *shape;
-    /* most: maximum number of steps to check, spread evenly over the offer of a family. With of_each, the
-     * maximum applies to each set of covered ops and output tensor. first: any number; it shifts the choice.
-     */
+    /* most: maximum number of steps to check, spread evenly over the offer of a family. If of_each is true,
+     * the maximum applies to each set of covered ops and output tensor. first: shifts the choice of steps;
+     * any number is valid. */
     int most, first;
     bool of_each;
     /* If not 0, steps are enumerated and opened for this token count but launched with the token count of the

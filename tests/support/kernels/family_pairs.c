@@ -22,9 +22,9 @@ static const int widths[] = {64, 96, 352, 704, 1408, 2880};
 static const int experts[] = {1, 8, 33, 128, 257, 384, 512};
 static const int topks[] = {1, 2, 6, 8, 9};
 static const float limits[] = {0, 1.5f};
-/* Expert parallelism. The layer has all * (number of local experts) + 1 experts; 0: no expert parallelism.
- * The local experts are the last experts if `last` is true; otherwise they begin at expert 1. If `all` is 64,
- * most tokens (often all) have no local expert. */
+/* Expert parallelism. The layer has `all` times the number of local experts, plus 1 expert. If `all` is 0,
+ * there is no expert parallelism. The local experts are the last experts if `last` is true; otherwise they
+ * begin at expert 1. If `all` is 64, most tokens (often every token) have no local expert. */
 static const struct {
     int all;
     bool last;

@@ -8,7 +8,8 @@
 
 struct pairs_budget {
     int64_t weight_bytes; /* maximum size of both weights of a case */
-    /* maximum number of multiplications in a case's layer; a tenth of this without vector instructions */
+    /* maximum number of multiplications in a case's layer; on machines without vector instructions, a tenth
+     * of this number */
     double products;
 };
 

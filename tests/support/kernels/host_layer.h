@@ -9,15 +9,15 @@ struct host_layer {
     struct mf_reference ref;
 };
 
-/* routing: text of a routing profile. */
+/* Makes a layer with its inputs and its reference. routing: text of a routing profile. */
 void host_layer_make(struct host_layer *l, const struct mf_shape *s, const char *routing, uint64_t seed);
 void host_layer_release(struct host_layer *l);
 
-/* The inputs alone. */
+/* Makes the inputs of a layer without the reference. */
 void host_inputs_make(struct mf_layer_data *d, const struct mf_shape *s, const struct mf_routing *routing,
                       uint64_t seed);
 void host_inputs_release(struct mf_layer_data *d);
 
-/* A zeroed tensor whose parts are aligned to 64 bytes. */
+/* Returns a zeroed tensor whose parts are aligned to 64 bytes. */
 struct mf_tensor_ref host_tensor_new(const struct mf_tensor_spec *a, const struct mf_shape *s);
 void host_tensor_free(const struct mf_tensor_ref *ref);

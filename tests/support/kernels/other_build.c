@@ -1,4 +1,4 @@
-/* A GPU module as another build has it: the interface is the same, but the kernel digest differs. */
+/* A GPU module like that of another build. Its interface is the same, but its kernel digest differs. */
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>

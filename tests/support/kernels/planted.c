@@ -238,8 +238,8 @@ static float dot(const float *a, const float *b, size_t n)
     return sum;
 }
 
-/* Applies those faults that change the values of a row. victim: this is the row to corrupt; last: this is the
- * row of the last token. Returns false if the row must not be written. */
+/* Applies those faults that change the values of a row. victim: true if this is the row to corrupt. last:
+ * true if this is the row of the last token. Returns false if the row must not be written. */
 static bool apply_fault(struct mf_kernel *k, bool victim, bool last, int32_t expert, float *row, size_t n)
 {
     switch (k->fault) {
@@ -314,8 +314,8 @@ static void gate_up(const struct mf_shape *s, const float *g, float weight, cons
     }
 }
 
-/* Computes z of a row from the sums of the GEMM: adds b2, then multiplies by the routing weight. weight: 1 if
- * stage 1 has applied the routing weight. */
+/* Computes z of a row from the sums of the GEMM: adds b2, then multiplies by the routing weight. weight: the
+ * routing weight, or 1 if stage 1 has already applied the routing weight. */
 static void weigh(const struct mf_kernel *k, const float *sums, float weight, const float *b2, float *z)
 {
     bool late = k->fault == PLANTED_BIAS_LATE;

@@ -45,7 +45,7 @@ struct mf_step planted_step(const struct mf_shape *shape, const char *kind, int3
                             enum planted_fault fault);
 
 enum planted_clock { CLOCK_HONEST, CLOCK_ZERO, CLOCK_NEGATIVE, CLOCK_TOO_FAST, CLOCK_SCRIPTED };
-/* A device of kind "cpu" without hardware. */
+/* Opens a device of kind "cpu" without hardware. */
 struct mf_device *planted_device(enum planted_clock clock);
 void planted_device_set(struct mf_device *d, enum planted_clock clock);
 /* Multiplies all times by `factor` until the canary has run n times. */
@@ -53,7 +53,7 @@ void planted_device_slow(struct mf_device *d, double factor, int n);
 /* Sets the times of the next n runs to us[0], us[1], …; all later runs take us[n - 1]. */
 #define PLANTED_TIMES_MAX 8
 void planted_device_set_times(struct mf_device *d, const double *us, int n);
-/* The next n runs take 50 ms each, all later runs 10 ms. n is at most PLANTED_TIMES_MAX - 1. */
+/* Makes the next n runs take 50 ms each, and all later runs 10 ms. n is at most PLANTED_TIMES_MAX - 1. */
 void planted_device_warm_up(struct mf_device *d, int n);
 
 /* A sink that records every result. */

@@ -123,9 +123,9 @@ static void mark_largest(const float *from, const double *reach, size_t n, size_
     }
 }
 
-/* Moves each value by its maximum deviation. A quantised value changes only if the value and the largest of
- * its group move by different factors. The first six patterns move the largest values up, down or not, and
- * the other values up or down. The remaining patterns move each value up or down at random. */
+/* Moves each value by its maximum deviation. A quantised value changes only if the value and the largest
+ * value of its group move by different factors. The first six patterns move the largest values up, down or
+ * not, and the other values up or down. The remaining patterns move each value up or down at random. */
 static void move(const float *from, const double *reach, const bool *largest, size_t n, uint64_t pattern,
                  float *to)
 {

@@ -345,7 +345,7 @@ MF_TEST(submit_baseline)
     assert_says(server.log.data, "\"baseline\":\"gfx,\\\"us\\\"\\n\"");
     assert_says(server.log.data, "\"name\":\"shapes.csv\"");
     assert_says(server.log.data, "\"options\":{\"min_effect\":0.05}");
-    /* rows that cannot be compared are reported at once */
+    /* rows of the deployed table that cannot be compared are reported by the submit command */
     static const struct fake_answer foreign[] = {
         {.request = "POST /api/v1/batches",
          .status = 201,

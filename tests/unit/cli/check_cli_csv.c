@@ -102,8 +102,8 @@ static int64_t found(const cJSON *json, const char *code)
     return n;
 }
 
-/* Checks five of AITER's tables. They have all findings of the codes below. check_table_check checks all 51
- * tables. */
+/* Checks five of AITER's tables. Together these tables contain every finding of the codes below.
+ * check_table_check checks all 51 tables. */
 MF_TEST(shipped)
 {
     struct ran r =

@@ -253,7 +253,7 @@ MF_TEST(export_into_file)
     table = read_file(in_folder("table.csv"));
     ck_assert_str_eq(table, HEADER ROW("4", "90.0") ROW("8", "80.0") ROW("16", "99.0"));
 
-    /* key of another file of the set: production would refuse to load both */
+    /* the key is also in another file of the set, so production would refuse to load both files */
     text_file_write(in_folder("other.csv"), HEADER ROW("16", "1.0"));
     r = moefarm(server.url, "export", "--into", in_folder("table.csv"), "--set", in_folder("other.csv"),
                 NULL);

@@ -38,8 +38,9 @@ static const struct sse_case {
     {"data: a\rdata: b\r\r", "[message|a\nb]", ""},
     {": keep-alive\n\n: again\n\ndata: a\n\n", "[message|a]", ""},
     {"id: 7\n\n", "", "7"}, /* an id without data advances the position for resuming */
-    {"id: 8\ndata: a\n\nid: 9\ndata: half", "[message|a]", "8"}, /* an incomplete event does not advance it */
-    {"event: a\n\ndata: b\n\n", "[message|b]", ""},              /* an event type applies to one event only */
+    /* an incomplete event does not advance the position */
+    {"id: 8\ndata: a\n\nid: 9\ndata: half", "[message|a]", "8"},
+    {"event: a\n\ndata: b\n\n", "[message|b]", ""}, /* an event type applies to one event only */
     {"retry: 10\nother: 1\ndata\n\n", "[message|]", ""},
     {"event: a\ndata: 1\n\nevent: b\ndata: 2\n\n", "[a|1][b|2]", ""},
 };
@@ -195,7 +196,7 @@ static const struct {
     {"form=b1+b2", "4," QWEN_BF16 ",b1+b2", true},
     {"form=b1+b2", "4," QWEN_BF16, false},
     {"4," QWEN_BF16 ",b1", "4," QWEN_BF16 ",b1", true},
-    /* a pattern that is a complete row matches only rows with the same form, here none */
+    /* a pattern that is a complete row matches only rows with the same form; the row here has another form */
     {"4," QWEN_BF16, "4," QWEN_BF16 ",b1", false},
     {"token=4", "4," QWEN_BF16 ",b1", true},
 };

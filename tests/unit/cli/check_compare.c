@@ -128,7 +128,8 @@ MF_TEST(known_verdicts)
     ck_assert_double_eq_tol(number(all, "geometric_mean"), sqrt(slower * faster), 1e-6);
 }
 
-/* A wrong row is reported with the name of its table and the message of the gate. It is never timed. */
+/* A wrong row is reported with the name of its table and the message of the verification gate. A wrong row is
+ * never timed. */
 MF_TEST(wrong_row)
 {
     struct ran r;

@@ -20,9 +20,10 @@ static const struct {
     size_t n; /* number of rows of the merged table; 0 if the shape fails */
     struct mf_compat_row best;
 } expected[] = {
-    /* Pairs of equal block_m: 10 + 8 = 18 for 32, and 9.5 + 9 = 18.5 for 64. The one-stage kernel takes 18.2.
-     * ck1_64_wrong (9.0) is above the error limit, ck1_32 is slower than asm1_32 of its kind, ck2_128 has no
-     * stage 1, and per_Token adds no cost. */
+    /* Pairs with equal block_m: 10 + 8 = 18 for block_m 32, and 9.5 + 9 = 18.5 for block_m 64. The one-stage
+     * kernel takes 18.2. ck1_64_wrong (9.0) is left out because its error is above the limit, ck1_32 because
+     * it is slower than asm1_32 of its kind, and ck2_128 because it has no stage 1. per_Token adds no cost.
+     */
     {3, {.kernel1 = "asm1_32", .kernel2 = "ck2_32", .block_m = 32, .us1 = 10, .us2 = 8, .us = 18,
      .err2 = 0.004}},
     /* One of the remaining kernels reads bf16, so the cost of quantising (2) is added to the other rows: 20.0
@@ -118,8 +119,8 @@ MF_TEST(added_cost)
     free(rows);
 }
 
-/* The split-K factor is moved from the kernel name to the column ksplit. The row wins here because the other
- * row of the tie is left out. */
+/* The split-K factor is moved from the kernel name to the column ksplit. The test leaves out the other row of
+ * the tie, so this row wins. */
 MF_TEST(split_k)
 {
     const struct mf_compat_shape *s = &recorded.shapes[4];

@@ -13,8 +13,8 @@
 #define SHAPE "4," LAYER
 #define LAYER "256,128,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
 
-/* Finds steps that cover the whole layer, so that a pipeline has one step. Also finds steps that form a
- * chain. */
+/* Finds steps that cover the whole layer, each of which is a complete pipeline. Also finds steps that form a
+ * pipeline as a chain. */
 struct finder {
     struct mf_offer offer;
     mf_ops all;

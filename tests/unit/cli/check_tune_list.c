@@ -158,8 +158,8 @@ MF_TEST(table_from_the_environment)
 #define TUNED_HEAD   TUNED_COLUMNS ",_tag\n"
 #define BF16(token) \
 #    token ",2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
-/* The same shape in the spelling of AITER's README. AITER's own tuner never finds a row with this spelling
- * again. */
+/* The same shape in the spelling of AITER's README. AITER's own tuner does not recognise a row with this
+ * spelling when it reads the row back. */
 #define README_SPELLING(token) \
 #    token ",2048,768,128,8,ActivationType.Silu,dtypes.bf16,dtypes.bf16,dtypes.bf16,QuantType.No,True,False"
 #define RESULT ",32,0,3.0,k1,0.0%,4.0,k2,0.0%,7.0,0,0,0,1.0,1.0,"
@@ -173,7 +173,7 @@ static const struct {
 } list_cases[] = {
     /* each shape is listed once */
     {UNTUNED_HEAD BF16(1) "\n" BF16(2) "\n" BF16(1) "\n", TUNED_HEAD, NULL, {.all = false}, {1, 2}, 0, 0},
-    /* the shape is already tuned, but the untuned or the tuned table has another spelling */
+    /* the shape is already tuned, but the untuned or the tuned table spells the shape differently */
     {UNTUNED_HEAD README_SPELLING(1) "\n" BF16(2) "\n", TUNED_HEAD "gfx942,304," BF16(1) RESULT "\n", NULL,
      {.all = false}, {2}, 1, 0},
     {UNTUNED_HEAD BF16(1) "\n" BF16(2) "\n", TUNED_HEAD "gfx942,304," README_SPELLING(1) RESULT "\n", NULL,

@@ -42,14 +42,14 @@ static const struct {
      37748736.0, 28, 28 * 1179648.0 + 32768},
     {"4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
      37748736.0, 0, 32768},
-    /* without a gate, w1 has 96 rows */
+    /* without a gate, w1 has 96 rows per expert */
     {"4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,0,0",
      25165824.0, 1, 786432.0 + 32768},
     /* fp8 with one scale per row: 589824 + 4 * (192 + 2048) */
     {"4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,"
      "torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0",
      37748736.0, 1, 589824 + 8960.0 + 32768},
-    /* one scale per block of 128 x 128: w1 2 x 16, w2 16 x 1 */
+    /* one scale per block of 128 x 128: w1 has 2 x 16 blocks, w2 has 16 x 1 */
     {"4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,"
      "torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0",
      37748736.0, 1, 589824 + 4 * 48.0 + 32768},

@@ -193,13 +193,15 @@ static bool available(const struct exhaustive *e, int n, const struct mf_tensor_
     return false;
 }
 
-/* True if chosen step i is a conversion and is the first step with the tensor spec as an output. */
+/* True if chosen step i is a conversion and is the first chosen step that has the tensor spec as an output.
+ */
 static bool introduced_by_conversion(const struct exhaustive *e, int i, const struct mf_tensor_spec *a)
 {
     return !e->o->steps[e->chosen[i]].covers && !available(e, i, a) && available(e, i + 1, a);
 }
 
-/* True if the step zeroes y and the set has a step that equals it except that it does not zero y. */
+/* True if the step zeroes y and the set contains a variant of the step that does not zero y but is otherwise
+ * equal. */
 static bool has_variant_without_zeroing(const struct step_set *o, const struct mf_step *s)
 {
     for (size_t i = 0; s->covers && s->n_gives == 2 && i < o->n; i++) {
@@ -212,8 +214,8 @@ static bool has_variant_without_zeroing(const struct step_set *o, const struct m
     return false;
 }
 
-/* True if the step zeroes a y that is already zeroed, and this step or an earlier one has a variant without
- * zeroing. */
+/* True if the step zeroes a y that is already zeroed, and this step or an earlier step that zeroes y has a
+ * variant without zeroing. */
 static bool zeroes_redundantly(const struct exhaustive *e, int n, const struct mf_step *s)
 {
     const struct mf_tensor_spec zeroed = tensor_spec("y/bf16/none/token+zeroed");

@@ -175,9 +175,9 @@ MF_TEST(wilcoxon_matches_enumeration)
     }
 }
 
-/* For up to twenty pairs the distribution is exact. There, W = 52 is the largest value with p <= 0.05 (tables
- * of the signed-rank test). For twenty-one or more pairs, the normal approximation returns a consistent
- * value. */
+/* For up to twenty pairs the distribution is exact. For twenty pairs, W = 52 is the largest value with p <=
+ * 0.05 (tables of the signed-rank test). For twenty-one or more pairs, the normal approximation returns a
+ * consistent value. */
 MF_TEST(wilcoxon_exact_and_approximate)
 {
     double d[21], scratch[21];

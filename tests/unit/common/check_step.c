@@ -94,7 +94,7 @@ MF_TEST(round_trip)
     assert_equal(&step, &back);
 }
 
-/* A step that covers no op has no block_m, no tensor specs and no flops. */
+/* A step that covers no op has no block_m, no tensor specs and no `flops`. */
 MF_TEST(empty_step_round_trips)
 {
     struct mf_step step = {.name = "z", .family = "move", .stage = MF_STAGE_MOVE}, back;
@@ -136,7 +136,7 @@ MF_TEST(flops_and_bytes_are_rounded)
     ck_assert_double_eq(back.flops, 0.5);
 }
 
-/* The member defaults to 0 and must not be negative. */
+/* The member `saved` defaults to 0 and must not be negative. */
 MF_TEST(saved_traffic)
 {
     struct mf_step step = full_step(), back;
@@ -227,7 +227,7 @@ static const struct {
     {"quant1+gather+gemm1+act+quant2+gemm2+weight+combine", MF_STAGE_ONE},
 };
 
-/* Each set of ops determines the stage, so a step with any other stage is rejected. */
+/* The ops that a step covers determine its stage, so a step with any other stage is rejected. */
 MF_TEST(stage_follows_from_covers, .rows = MF_ARRAY_LEN(stages))
 {
     for (int stage = 0; stage < MF_STAGE_N_; stage++) {

@@ -154,7 +154,7 @@ static const struct planted {
     {NAMES "gfx950,256,1,7168,256,257,9,Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,"
      "QuantType.per_1x128,1,0,"
      RESULT("20.5", "0.0%") "\n", NULL, "a2 spelling act_type;", "only 'ActivationType.Silu'"},
-    /* A row with such a spelling does not fill a hole. */
+    /* A row whose spelling AITER's lookup never matches does not fill a hole. */
     {NAMES ROW("1", "20.5")
      "gfx950,256,2,7168,256,257,9,Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,"
      "QuantType.per_1x128,1,0,"
@@ -169,7 +169,7 @@ static const struct planted {
     {NAMES ROW("32768", "5000.5") ROW("131072", "20000.5"), NULL, "", NULL},
     {NAMES ROW("1", "20.5") ROW("3", "21.5") ROW("2", "25.5"), NULL, "a3 bucket token;", "looks up 4"},
     /* Below 256 tokens and with fp4 weights, production looks up bf16 activations. So the rows with fp8
-     * activations have no hole there. */
+     * activations have no hole below 256 tokens. */
     {NAMES ROW_4("1", "25.5", "torch.float8_e4m3fn") ROW_4("512", "95.5", "torch.float8_e4m3fn"), NULL,
      "a2 unreachable q_dtype_a;a3 hole token;", "lacks 256 tokens"},
     /* Shadowed rows: AITER uses the first row in the order of the files. */

@@ -15,7 +15,7 @@ static const struct {
      */
     {"2,4,5,7,3,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
      1e-3, 0.72, 872.0},
-    /* without a gate, w1 has half the rows */
+    /* without a gate, w1 has half as many rows */
     {"2,4,5,7,3,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,0,0",
      1e-3, 0.48, 592.0},
     /* AITER's formula counts 1 byte per fp8 weight and 0.5 bytes per int4 weight, but 1 byte per fp4 weight

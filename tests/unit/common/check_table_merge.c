@@ -55,8 +55,8 @@ static struct mf_table *fresh_of(const struct mf_table_row *row)
     return t;
 }
 
-/* A new row of 10 us is merged into a table with one row. Each case has us and own columns of the old row,
- * and the expected outcomes without and with `replace`. */
+/* A new row of 10 us is merged into a table with one row. Each case gives the column `us` and moefarm's own
+ * columns of the old row, and the outcomes expected without and with `replace`. */
 /* clang-format off */
 static const struct verdict {
     const char *us, *model, *routing, *provenance;

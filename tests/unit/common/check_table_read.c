@@ -144,7 +144,7 @@ MF_TEST(test_known_problems_are_complete)
 #define NAMES_29 TUNED_COLUMNS ",_tag\n"
 #define GOOD_29  "gfx950,256," SHAPE ",32,0,12.0719,k1,0.0%,8.8572,k2,0.0%,20.9291,0,0,0,6.31,202009.64,\n"
 
-/* Expected problems: "E" or "W", then "line code column;" for each. */
+/* Expected problems: each is "E" or "W" followed by "line code column;". */
 /* clang-format off */
 static const struct sample {
     const char *text;

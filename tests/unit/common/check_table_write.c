@@ -360,7 +360,8 @@ static const struct rewrite {
      "gfx,cu_num," SHAPE_COLUMNS "\ngfx942,304," SHAPE "\n,," SHAPE "\n",
      SHAPE_COLUMNS "\n" SHAPE "\n" SHAPE "\n"},
     {SHAPE_COLUMNS "\n", SHAPE_COLUMNS "\n", SHAPE_COLUMNS "\n"},
-    /* Without us, kernelName1 and block_m the table is untuned, and us1 is an unknown column. */
+    /* Without the columns `us`, `kernelName1` and `block_m` the table is untuned, and `us1` is an unknown
+     * column. */
     {SHAPE_COLUMNS ",us1\n" SHAPE ",fast\n", SHAPE_COLUMNS ",us1\n" SHAPE ",fast\n",
      SHAPE_COLUMNS "\n" SHAPE "\n"},
     /* If a cell cannot be written, writing fails; the cell is never dropped silently. */

@@ -289,7 +289,7 @@ MF_TEST(rejects_invalid_calls)
     end_serving(&s);
 }
 
-/* ---- calls at once ---- */
+/* ---- concurrent calls ---- */
 
 struct caller {
     struct fmoe_layer *l;

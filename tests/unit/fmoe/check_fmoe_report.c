@@ -75,7 +75,7 @@ static struct fmoe_reported wait_for(const struct fmoe_reported *expected)
     }
 }
 
-/* Returns the body of report n and copies its key. The body is valid as long as the log. */
+/* Returns the body of report n and copies its key. The body stays valid as long as the log exists. */
 static const char *posted(struct fake_http *farm, int n, char key[KEY_MAX])
 {
     static const char begin[] = "POST /api/v1/misses HTTP/1.1\r\n", header[] = "\r\nIdempotency-Key: ";

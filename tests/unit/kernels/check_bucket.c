@@ -9,8 +9,8 @@
 static const int formats[] = {0, 1, 3, 11, 14, 16};
 #define N_FORMATS ((int)MF_ARRAY_LEN(formats))
 
-/* Buckets near thresholds: threads share rows from 65 rows on and routes from 1025 routes on. Rows of 4 MiB
- * or more are stored with streaming stores. */
+/* Buckets near thresholds. Threads share the rows if there are at least 65 rows, and the routes if there are
+ * at least 1025 routes. Rows of 4 MiB or more are stored with streaming stores. */
 /* clang-format off */
 static const struct contract_case cases[] = {
     /* T     H   I   E  k */

@@ -1,4 +1,5 @@
-/* Code objects: paths in the cache, the processes that compile them, and every failure of these processes. */
+/* Tests code objects: their paths in the cache, the processes that compile them, and every failure of these
+ * processes. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -269,8 +270,8 @@ MF_TEST(test_cache_writable)
     ck_assert_int_lt(mf_code_check_writable("/proc"), 0);
 }
 
-/* A program that ignores SIGCHLD, as a program that loads libfmoe may, gets the same code and the same error
- * messages from the compilers. */
+/* A program that ignores SIGCHLD gets the same code and the same error messages from the compilers as any
+ * other program. A program that loads libfmoe may ignore SIGCHLD. */
 static const char *const tested_compilers[][2] = {
     {"nvidia", "sm_90a"}, {"amd", "gfx90a"}, {"clang", "gfx942"}, {"none", ""}};
 

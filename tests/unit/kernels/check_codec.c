@@ -25,7 +25,8 @@ static const struct {
     {-0.1f, 8},  {-0.5f, 9},  {-2.5f, 12}, {-5.01f, 15},
 };
 
-/* Scale of a group by its largest magnitude, for the rounding modes down, up, even and ceil. */
+/* Expected scale of a group with a given largest magnitude, for the rounding modes down, up, even and ceil.
+ */
 static const struct {
     enum mf_format format;
     float amax;

@@ -24,7 +24,7 @@
 #define LDS       65536 /* LDS of a compute unit of gfx90a and gfx942, in bytes */
 
 #define VARIANTS_MAX 20
-#define DRAWN_EVERY  5 /* see mf_draw.h */
+#define DRAWN_EVERY  8 /* see mf_draw.h */
 
 static int variants = 12; /* `check_compile_amd all` sets VARIANTS_MAX */
 
@@ -396,8 +396,8 @@ MF_TEST(test_compiles, .rows = MF_ARRAY_LEN(targets))
     }
 }
 
-/* Kernels that create data and references, for every format. They must not contract a product and a sum to an
- * FMA, because an FMA gives other bits. */
+/* Compiles the kernels that create data and references, for every format. These kernels must not contract a
+ * product and a sum to an FMA, because the FMA's result has other bits. */
 MF_TEST(test_data_kernels_compile, .rows = MF_ARRAY_LEN(targets))
 {
     static char paths[CODES_MAX][PATH_MAX], whys[CODES_MAX][MF_CODE_WHY_MAX];

@@ -56,7 +56,8 @@ MF_TEST(instruction_sets_agree)
     }
 }
 
-/* The mean is near 0, the standard deviation is as documented, and a whole weight equals its rows. */
+/* The mean is near 0, the standard deviation is as documented, and a row that is created alone equals the
+ * same row of the whole weight. */
 MF_TEST(weight_mean_and_deviation)
 {
     struct mf_shape s = shape_of(4, 8, 2);
@@ -109,8 +110,8 @@ static const struct {
     {"hot:0", 65, 9, 2},       {"hot:0.3", 65, 6, 6},
 };
 
-/* The experts of a token are distinct and in range, its weights are positive with sum 1, and the same seed
- * gives the same routing. */
+/* The experts of a token are distinct and in range, the token's weights are positive with sum 1, and the same
+ * seed gives the same routing. */
 MF_TEST(routing_is_valid, .rows = MF_ARRAY_LEN(routes))
 {
     struct mf_shape s = shape_of(routes[_i].token, routes[_i].expert, routes[_i].topk);
@@ -141,7 +142,8 @@ MF_TEST(routing_is_valid, .rows = MF_ARRAY_LEN(routes))
     ck_assert_int_eq(memcmp(ids, again, n * sizeof(*ids)), 0);
 }
 
-/* Zipf: one expert is far more popular than the mean; uniform: all near the mean; balanced: exactly equal. */
+/* Zipf: the load of one expert is far above the mean; uniform: all loads are near the mean; balanced: all
+ * loads are equal. */
 MF_TEST(routing_profiles)
 {
     static const struct {
@@ -166,7 +168,7 @@ MF_TEST(routing_profiles)
     }
 }
 
-/* A recorded hash: every node must create the same bits. */
+/* Compares the data with a recorded hash, because every node must create the same bits. */
 MF_TEST(bits_match_recorded_hash)
 {
     struct mf_shape s = shape_of(64, 32, 4);

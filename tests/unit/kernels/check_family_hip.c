@@ -1,5 +1,5 @@
-/* The GPU families without a GPU: which steps they enumerate, that a step's name determines its code, and
- * which shapes they reject. */
+/* Tests the GPU families without a GPU: which steps they enumerate, that a step's name determines its code,
+ * and which shapes they reject. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -63,7 +63,9 @@ static const char fnuz_shape[] =
 
 static const struct {
     const char *shape, *rule, *says;
-    bool moves; /* only the GEMM families reject the shape */
+    /* true: only the GEMM families reject the shape, so family move offers steps; false: no family offers a
+     * step */
+    bool moves;
 } refused[] = {
     {"1,256,96,8,2,ActivationType.Silu,torch.float16,torch.float16,torch.float16,QuantType.No,1,0", "dtype",
      "torch.float16", false},
@@ -184,8 +186,8 @@ MF_TEST(test_same_code_same_ops, .rows = MF_ARRAY_LEN(shapes))
     }
 }
 
-/* Family permute is enumerated on request only. Its steps have code, except steps for few routes if the shape
- * has many, and Hopper steps on another architecture. */
+/* Family permute is enumerated on request only. Its steps have code, except the steps for few routes if the
+ * shape has many routes, and except Hopper steps on another architecture. */
 MF_TEST(test_on_request, .rows = MF_ARRAY_LEN(shapes))
 {
     static const struct {
@@ -367,8 +369,8 @@ static const struct {
 /* clang-format on */
 
 /* If the epilogue writes quantised tiles instead of bf16, the ring buffer has one more stage, provided that a
- * scale group covers whole tokens. The same holds if each warp accumulates its own rows in y and K has few
- * stages. */
+ * scale group covers whole tokens. The ring buffer also has one more stage if each warp accumulates its own
+ * rows in y and K has few stages. */
 MF_TEST(test_ring_stages, .rows = MF_ARRAY_LEN(rings))
 {
     struct mf_shape shape;

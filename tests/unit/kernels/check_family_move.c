@@ -1,4 +1,4 @@
-/* Family move: the contract of every step on every case, and its rejections. */
+/* Family move: tests the contract of every step on every case, and the family's rejections. */
 #include "support/kernels/family_cases.h"
 
 MF_TEST(test_contract, .rows = FAMILY_LOOPS)
@@ -6,8 +6,8 @@ MF_TEST(test_contract, .rows = FAMILY_LOOPS)
     family_check_loop("move", _i);
 }
 
-/* Enough routes for multi-threaded sorts and enough rows for streaming stores. Also 1024 routes, which is the
- * maximum of the single-threaded sort, and 1025 routes. */
+/* Cases with enough routes for multi-threaded sorts, and with enough rows for streaming stores. Also cases
+ * with 1024 routes, which is the maximum of the single-threaded sort, and with 1025 routes. */
 static const struct contract_case many_rows[] = {
     {270, 2048, 192, 9, 8, MF_ACT_SILU, false},
     {1024, 64, 256, 8, 1, MF_ACT_SILU, false},

@@ -1,4 +1,4 @@
-/* Family one_stage: the contract of every step on every case, and its rejections. */
+/* Family one_stage: tests the contract of every step on every case, and the family's rejections. */
 #include "support/kernels/family_cases.h"
 
 MF_TEST(test_contract, .rows = FAMILY_LOOPS)

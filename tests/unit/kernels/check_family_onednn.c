@@ -1,4 +1,4 @@
-/* Family onednn: the contract of every step on every case, and its rejections. */
+/* Family onednn: tests the contract of every step on every case, and the family's rejections. */
 #include <string.h>
 
 #include "support/kernels/family_cases.h"

@@ -1,5 +1,5 @@
-/* Families two_stage, two_stage_mx and two_stage_int4: the contract of every step on every case, and their
- * rejections. */
+/* Families two_stage, two_stage_mx and two_stage_int4: tests the contract of every step on every case, and
+ * the families' rejections. */
 #include <stdarg.h>
 
 #include "kernels/cpu/ops.h"
@@ -47,7 +47,7 @@ MF_TEST(test_step_counts, .rows = MF_ARRAY_LEN(demo) * CONTRACT_N_FORMATS)
     } ladder[] = {{1, 1, 74, 52},  {2, 1, 74, 52},  {4, 1, 74, 52},   {8, 1, 74, 52},
                   {16, 1, 74, 52}, {32, 2, 94, 65}, {64, 3, 108, 78}, {128, 4, 126, 91}};
     const struct contract_format *f = &contract_formats[(size_t)_i % CONTRACT_N_FORMATS];
-    /* if false, steps do not differ by prefetch distance */
+    /* true: steps also differ by prefetch distance; false: they do not */
     bool fetches = mf_cpu_ops(mf_isa_best())->fetches;
     int least = fetches && is_demo_format(f) ? 40 : 15, of_block = has_fused_quant(f) ? 10 : 6;
     struct contract_case c = {1,
@@ -123,8 +123,8 @@ static const struct {
     {65, ""},
 };
 
-/* Steps that are offered for many tokens only can still be opened for few, because an older table may name
- * them. */
+/* Steps that are offered only for many tokens can still be opened for few tokens, because an older table may
+ * name these steps. */
 MF_TEST(test_padding, .rows = MF_ARRAY_LEN(paddings))
 {
     static struct blocks many, few;

@@ -74,7 +74,7 @@ MF_TEST(opens_in_given_layout, .rows = CONTRACT_N_FORMATS)
 }
 
 /* With few tokens each expert has at most one row, so large blocks would compute padding. With many tokens,
- * small blocks read the weights repeatedly. */
+ * small blocks would read the weights repeatedly. */
 MF_TEST(block_size_fits_rows)
 {
     static struct mf_fmoe_choice few, many;

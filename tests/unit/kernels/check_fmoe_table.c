@@ -1,4 +1,4 @@
-/* kernels/pipeline/fmoe_table.c: which rows of a table libfmoe accepts, and which row serves a call. */
+/* kernels/pipeline/fmoe_table.c: tests which rows of a table libfmoe accepts, and which row serves a call. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

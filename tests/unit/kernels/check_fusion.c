@@ -71,8 +71,8 @@ static struct mf_fusion_caps caps_of(enum kit kit)
         [SMALL] =
             {.prologue = front, .epilogue = more, .whole_rows = true, .block_bytes = 4096, .block_n = 128},
     };
-    /* All capabilities. SEPARATE_GEMMS lacks both_gemms and EXTERNAL is a vendor's call, so that only the
-     * rule for that difference can reject. */
+    /* All capabilities. SEPARATE_GEMMS lacks both_gemms, and EXTERNAL is a vendor's call. So only the rule
+     * about that one difference can reject. */
     struct mf_fusion_caps everything = {.prologue = all,
                                         .epilogue = all,
                                         .external = kit == EXTERNAL,
@@ -269,8 +269,8 @@ static bool becomes_kernel(struct fusion_case *x, const char *a, const char *b,
     return yes;
 }
 
-/* Each rule matters. If it is disabled, at least one illegal kernel is accepted. If it rejects everything,
- * every legal pair is rejected in its name. */
+/* Each rule matters. If a rule is disabled, at least one illegal kernel is accepted. If a rule rejects
+ * everything, every legal pair is rejected in the name of that rule. */
 static int n_rules(void)
 {
     const struct mf_fusion_rule *rules;
@@ -347,8 +347,8 @@ MF_TEST(step_verdict, .rows = MF_ARRAY_LEN(steps))
 
 /* --- random layers and capabilities --------------------------------------------------------------------- */
 
-/* Computes an op's result as a hash of its inputs, so that it does not depend on the kernel or the order of
- * ops. Returns false if an input is missing. */
+/* Computes an op's result as a hash of its inputs, so that the result does not depend on the kernel or the
+ * order of ops. Returns false if an input is missing. */
 static bool run_op(const struct mf_graph *g, int op, uint64_t *buffer, const bool *there)
 {
     uint64_t v = (uint64_t)op * 0x9e3779b97f4a7c15u + 1;

@@ -98,8 +98,8 @@ static const struct {
 };
 #define N_CASES ((int)MF_ARRAY_LEN(cases))
 
-/* One manifest per kind of kernel: both stages with x quantised before the kernel, both stages (sorted and
- * flat) with x quantised in the kernel, and stage 1. */
+/* One manifest per kind of kernel: kernels of both stages with x quantised before the kernel, kernels of both
+ * stages (sorted and flat) with x quantised in the kernel, and kernels of stage 1. */
 static const struct { const char *file, *text; } manifests[] = {
     {"fmoe/silu/fmoe_bf16_pertokenFp8_g1u1_silu.csv",
      "knl_name,co_name,atm,vskip,smf,tg_num_perCU,ps,subGU_m,subGU_n,flat\none,a.so,0,1,0,1,0,32,32,0\n"},

@@ -8,7 +8,7 @@
 
 #define LINES 64
 
-/* Pseudorandom L2 partition of an SM or a cache line. */
+/* Returns the pseudorandom L2 partition of an SM or a cache line. */
 static int partition_of(uint64_t key, int i)
 {
     uint64_t v = (key + (uint64_t)i) * UINT64_C(0x9e3779b97f4a7c15);

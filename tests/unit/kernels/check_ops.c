@@ -1,5 +1,5 @@
-/* kernels/cpu/ops: every instruction set's GEMM against a double-precision sum, and fp8 rows in the format
- * that it reads. */
+/* kernels/cpu/ops: tests every instruction set's GEMM against a double-precision sum, and fp8 rows in the
+ * format that the GEMM reads. */
 #include "kernels/cpu/ops.h"
 
 #include <math.h>

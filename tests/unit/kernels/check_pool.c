@@ -104,7 +104,7 @@ MF_TEST(test_barrier)
     }
 }
 
-/* A call wakes sleeping threads: the pauses between calls grow beyond the time for which threads spin. */
+/* A call wakes sleeping threads. The pauses between calls grow beyond the time for which threads spin. */
 MF_TEST(test_after_sleep)
 {
     static struct count c;

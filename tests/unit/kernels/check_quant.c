@@ -137,7 +137,8 @@ static float largest(enum mf_format f)
     return f == MF_FORMAT_FP8FN ? 448 : 240;
 }
 
-/* The scale is amax / max, and no value differs from x by more than half a step of the format. */
+/* The scale is the largest magnitude in the row divided by the largest value of the format, and no value
+ * differs from x by more than half a step of the format. */
 MF_TEST(row_is_within_half_a_step, .rows = 2)
 {
     enum mf_format f = fp8s[_i];
@@ -194,8 +195,8 @@ MF_TEST(nan_stays, .rows = 2)
     ck_assert(isnan(mf_fp8_to_float(fp8s[_i], q[1])));
 }
 
-/* Quantising blocks of 128x128, the last of them incomplete, gives the same as quantising each block alone.
- */
+/* Quantising blocks of 128x128, the last of them incomplete, gives the same result as quantising each block
+ * alone. */
 MF_TEST(blocks_with_short_edges, .rows = 2)
 {
     enum { ROWS = 130, COLS = 200 };

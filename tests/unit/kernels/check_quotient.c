@@ -30,8 +30,8 @@ static float of_bf16(uint32_t bits)
     return f;
 }
 
-/* Every significand of a group's largest value, at spaced exponents, with every bf16 numerator up to that
- * largest value. */
+/* Tests every significand of a group's largest value, at spaced exponents, with every bf16 numerator up to
+ * that largest value. */
 MF_TEST(test_all, .rows = MF_ARRAY_LEN(greatest))
 {
     for (uint32_t largest = 0x3f80; largest < 0x4000; largest++) {

@@ -108,7 +108,7 @@ static const struct {
     {1, "uniform"}, {3, "uniform"}, {63, "hot:1"}, {64, "zipf:3"}, {65, "balanced"}, {100, "hot:0.9"},
 };
 
-/* Token counts around the tile size, experts without tokens, and one hot expert. Checks every token. */
+/* Tests token counts around the tile size, experts without tokens, and one hot expert. Checks every token. */
 MF_TEST(fast_matches_double_for_loads, .rows = MF_ARRAY_LEN(loads))
 {
     struct mf_shape s = shape_of(_i % N_FORMATS, loads[_i].token);

@@ -95,8 +95,8 @@ static const struct {
 };
 #define N_REPLAYS ((int)(MF_ARRAY_LEN(formats) * MF_ARRAY_LEN(replays)))
 
-/* Bugs 8b, 12, 18-20, 23, 24: a step is captured with one routing and replayed with another. It must not
- * allocate memory during the capture. */
+/* Bugs 8b, 12, 18-20, 23, 24: a step is captured with one routing and replayed with another. The step must
+ * not allocate memory during the capture. */
 MF_TEST(captured_and_replayed, .rows = N_REPLAYS)
 {
     if (!mf_draw(_i, 4))

@@ -19,7 +19,7 @@ static const struct {
 } rows[] = {
     {{{1, 3}, {2, 5}, {0.5f, -7}, {4, 11}}},
     {{{1e-3f, LARGE}, {3e-7f, -LARGE}, {2e-2f, 1}, {5e-5f, 0x1p-18f}}},
-    /* all units but one are zero; the other one is in each position */
+    /* at most one unit is not zero, in different positions */
     {{{1, LARGE}, {0, 448}, {0, 448}, {0, 448}}},
     {{{0, 448}, {0, 448}, {1e-4f, LARGE}, {0, 448}}},
     {{{0, 448}, {0, 448}, {0, 448}, {0, 448}}},

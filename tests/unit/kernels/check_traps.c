@@ -130,7 +130,7 @@ static void stages_have_their_own_factors(void)
     layer_free(l);
 }
 
-/* One expert has more than 128 tokens: every sorted row keeps the scales of its token. */
+/* Every sorted row keeps the scales of its token, even if one expert has more than 128 tokens. */
 static void scales_move_with_their_rows(void)
 {
     struct mf_shape s = shape_of(200, MF_DTYPE_FP4X2, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X32);
@@ -234,7 +234,7 @@ static void weight_position_matters(void)
     layer_free(before);
 }
 
-/* Bytes of e4m3fn read as e4m3fnuz have half the value, and 0x80 is NaN there. */
+/* Bytes of e4m3fn that are read as e4m3fnuz have half the value, and the byte 0x80 is NaN in e4m3fnuz. */
 static void fp8_encodings_differ(void)
 {
     ck_assert_double_eq((double)mf_fp8_to_float(MF_FORMAT_FP8FN, 0x38), 1);
@@ -362,7 +362,7 @@ static void sizes_beyond_32_bits(void)
     ck_assert_int_eq(mf_part_bytes(&parts[0]), INT64_C(512) * 4096 * 7168 * 2);
 }
 
-/* A zero block, and blocks with a largest value just below and at a power of two. */
+/* Tests a block of zeros, and blocks with a largest value just below a power of two and exactly at it. */
 static void block_scale_edges(void)
 {
     const struct mf_codec *c = mf_codec_find(MF_FORMAT_FP4, MF_SCALE_PER_1X32);

@@ -115,7 +115,7 @@ static const struct mf_family odd = FAMILY(.name = "odd", .device_kind = "cpu",
 static const struct mf_family *const list[] = {&planted_family, &odd, &gpu_family, &fixed};
 static const struct mf_family_set set = {list, 4};
 
-/* Calls of count_and_enumerate, which enumerates planted_family. */
+/* Number of calls of count_and_enumerate, which enumerates planted_family. */
 static int n_enumerated;
 
 static int count_and_enumerate(const struct mf_family *f, const struct mf_device_info *device,

@@ -103,7 +103,7 @@ MF_TEST(fault_is_refused, .rows = MF_ARRAY_LEN(faults) * PLANTED_N_FORMATS)
     struct mf_step step = planted_step(&s, faults[at].kind, 16, faults[at].fault);
     struct mf_unit_result r = planted_probe(&step);
     ck_assert_msg(r.status == MF_STATUS_WRONG, "%s passed: %s", step.name, mf_status_name(r.status));
-    /* In FP8 the only NaN is also the poison, so another gate may report a NaN first. */
+    /* In FP8 the only NaN code is also the poison value, so another gate may report a NaN first. */
     const char *want = faults[at].reason;
     bool only_nan = s.q_dtype_a == MF_DTYPE_FP8_E4M3FNUZ || s.q_dtype_a == MF_DTYPE_FP8_E4M3FN;
     if (only_nan && faults[at].fault == PLANTED_NAN && strcmp(faults[at].kind, "stage1") == 0)
@@ -169,7 +169,8 @@ MF_TEST(row_limit_is_enforced, .rows = PLANTED_N_FORMATS)
     }
 }
 
-/* Every row of one expert is off by 0.8 of the row limit: each row passes, the expert's median does not. */
+/* Every row of one expert has an error of 0.8 of the row limit. So each row passes, but the expert's median
+ * does not. */
 MF_TEST(biased_expert, .rows = PLANTED_N_FORMATS)
 {
     struct mf_shape s = planted_shape(_i, 64);
@@ -204,7 +205,7 @@ MF_TEST(lying_clock, .rows = MF_ARRAY_LEN(clocks))
 }
 
 /* A step that would read weights faster than the memory bandwidth allows is implausible, because the
- * rotations exceed four L2 caches. */
+ * rotations together exceed four times the L2 cache. */
 MF_TEST(beyond_bandwidth)
 {
     planted_device_set(test_device, CLOCK_TOO_FAST);

@@ -1,4 +1,4 @@
-/* Which steps a probe stops early (measure/session/prune.h): groups, limits and the hang time. */
+/* Tests which steps a probe stops early (measure/session/prune.h): groups, limits and the hang time. */
 #include "measure/session/prune.h"
 
 #include "support/mf_check.h"
@@ -53,7 +53,7 @@ MF_TEST(groups_steps, .rows = MF_ARRAY_LEN(groups))
 
 MF_TEST(remembers_the_best_time_of_each_group)
 {
-    static struct mf_prune_bests bests; /* zero */
+    static struct mf_prune_bests bests; /* static, so initialised to zero */
     struct mf_step step = make_step(GEMM1, MF_FORMAT_BF16, "row", 16);
     struct mf_step other = make_step(GEMM1, MF_FORMAT_BF16, "panel16", 16);
     struct mf_prune_keys keys = mf_prune_keys(&step), other_keys = mf_prune_keys(&other);
@@ -78,7 +78,7 @@ static const struct {
     mf_ops covers;
     bool exhaustive;
     double caller_us, kind_us, interface_us; /* best times before this step; 0: unknown */
-    double limit_us;                         /* 0: none */
+    double limit_us;                         /* 0: no limit */
     double rerun_us;
 } limits[] = {
     {"nothing known",                        GEMM1, false, 0,   0,    0,    0,      0},

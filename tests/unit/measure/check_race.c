@@ -22,9 +22,9 @@ struct landscape {
     double level; /* current drift, updated at each call */
     uint64_t calls;
     double sigma_of[N_RACERS]; /* replaces sigma for one racer; 0: no replacement */
-    int fails_at[N_RACERS];    /* which call of the racer fails; 0: none */
+    int fails_at[N_RACERS];    /* number of the call at which the racer fails; 0: no call */
     int fails_with;
-    int spike_at[N_RACERS]; /* which call of the racer takes twice its time; 0: none */
+    int spike_at[N_RACERS]; /* number of the call at which the racer takes twice its time; 0: no call */
 };
 
 static double uniform(uint64_t seed, uint64_t a, uint64_t b)

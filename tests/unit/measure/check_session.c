@@ -108,7 +108,7 @@ MF_TEST(references_are_kept, .rows = PLANTED_N_FORMATS)
     struct mf_unit_options other = defaults;
     ck_assert_int_eq(mf_routing_parse("zipf:1.2", &other.routing), 0);
     planted_session_start(&s, &other, &k.memfd_store);
-    ck_assert_int_eq(k.n, n + 1); /* reuses the weights, not the references */
+    ck_assert_int_eq(k.n, n + 1); /* the session reuses the weights but not the references */
 }
 
 MF_TEST(serves_the_same_data_only)
@@ -219,7 +219,7 @@ MF_TEST(wrong_step_drops_no_other)
     ck_assert_uint_eq(r.n_samples, 3);
 }
 
-/* A step without arithmetic is not dropped for its time: a faster GEMM may need its output. */
+/* A step without arithmetic is not dropped for its time, because a faster GEMM may need its output. */
 MF_TEST(data_movement_is_never_slow)
 {
     struct mf_shape s = planted_shape(0, 64);
@@ -364,7 +364,7 @@ MF_TEST(rotations_are_disjoint_and_equal_work)
     }
     ck_assert_int_le(shared, 6);
     /* The result is the number of rotations that exceed four caches, plus one. For rotations of 10 bytes and
-     * a cache of 100 bytes it is 41, which is more than exist. */
+     * a cache of 100 bytes this would be 41, but only r.n rotations exist. */
     ck_assert_int_eq(mf_rotation_count(&r, 10, 100, &cold), r.n);
     ck_assert(!cold);
     ck_assert_int_eq(mf_rotation_count(&r, 200, 100, &cold), 3);
@@ -438,7 +438,8 @@ static struct pipeline pipeline_of(const struct mf_shape *s, int32_t block, enum
 static const struct mf_race_plan plan = {
     .stages = {{3, 3}, {8, 2}}, .n_stages = 2, .fresh = 5, .alpha = 0.05};
 
-/* Two correct and three wrong pipelines: the correct ones race, and the wrong ones get a reason. */
+/* Of two correct and three wrong pipelines, the correct pipelines race, and each wrong pipeline gets a
+ * reason. */
 MF_TEST(race_of_pipelines, .rows = PLANTED_N_FORMATS)
 {
     struct mf_shape s = planted_shape(_i, 7);
@@ -560,7 +561,7 @@ MF_TEST(race_evicts_the_l2_cache)
     double us;
     bool cold = false;
 
-    test_device->info.llc_bytes = 1 << 30; /* more than the rotations exceed */
+    test_device->info.llc_bytes = 1 << 30; /* so large that the rotations do not exceed it */
     device_log.ops = *test_device->ops;
     device_log.time = test_device->ops->time;
     device_log.ops.time = time_logged;
@@ -662,7 +663,8 @@ MF_TEST(slow_device, .rows = MF_ARRAY_LEN(slowdowns))
     enum { FACTOR = 10000 }; /* more than any load of this machine causes */
     struct mf_shape s = planted_shape(0, 7);
     struct mf_unit_options options = defaults;
-    /* Exhaustive, so that the first run drops no step: load on this machine could slow that run. */
+    /* Exhaustive, so that the first run drops no step. Otherwise, load on this machine could slow that run
+     * and so drop a step. */
     options.exhaustive = slowdowns[_i].samples_discarded;
     planted_session_start(&s, &options, NULL);
     struct mf_step step = planted_step(&s, "stage1", 16, PLANTED_NONE);

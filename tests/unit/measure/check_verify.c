@@ -1,4 +1,4 @@
-/* The gates one by one, on outputs that the reference makes and the test then modifies. */
+/* Tests the gates one by one, on outputs that the reference makes and that the test then modifies. */
 #include <math.h>
 #include <string.h>
 
@@ -30,7 +30,7 @@ static struct layer *l;
 static struct mf_guarded g;
 static struct mf_verdict verdict;
 
-/* Makes a layer. share: this rank has experts 2 to 6 of 8. */
+/* Makes a layer. share: if true, this rank has experts 2 to 6 of 8; if false, it has all experts. */
 static void make_layer(bool fp8, bool share)
 {
     l = calloc(1, sizeof(*l));
@@ -173,7 +173,9 @@ MF_TEST(poison_is_detected, .rows = 2 * MF_ARRAY_LEN(texts))
 static const struct {
     const char *text;
     int part;
-    int64_t offset; /* from the start of the part; negative: before it; INT64_MIN + n: n bytes past its end */
+    /* offset from the start of the part; negative: before the start; INT64_MIN + n: n bytes past the part's
+     * end */
+    int64_t offset;
     const char *want;
 } bands[] = {
     {"y/bf16/none/token", 0, -1, "guard: 1 byte changed 0 bytes before the start of y of y"},
@@ -472,7 +474,7 @@ MF_TEST(sorted_contract, .rows = MF_ARRAY_LEN(changes))
         assert_right(&v);
 }
 
-/* ---- aligned: the same for vLLM's contract, which also defines the tails ---- */
+/* ---- aligned: the same tests for vLLM's contract, which also defines the tails ---- */
 
 enum flaw {
     ALIGNED_ORDER,

@@ -140,8 +140,8 @@ MF_TEST(skipped_tasks_have_ended)
     ck_assert_uint_eq(farm.batches.n, 0);
 }
 
-/* A cancelled batch is removed from memory after its tasks. A batch stays in memory while one of its tasks is
- * there. */
+/* A cancelled batch is removed from memory after its tasks. A batch stays in memory as long as one of its
+ * tasks is in memory. */
 MF_TEST(ended_batches_leave_memory)
 {
     int64_t first = submit(N_TASKS, 0), second = submit(2, 0);

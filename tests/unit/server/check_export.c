@@ -39,7 +39,8 @@ static const struct {
     {"?class=gfx942/304", 0, 0},
     {"?gfx=cpu-znver4", 8, 1},
     {"?gfx=gfx942", 0, 0},
-    {"?model=EPYC%209R14", 8, 1}, /* the failed task had no model yet, but its class has this model */
+    /* the failed task had no device model yet, but its class contains this model */
+    {"?model=EPYC%209R14", 8, 1},
     {"?model=MI300X", 0, 0},
     {"?layer_model=2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType."
      "No,1,0",

@@ -320,7 +320,7 @@ MF_TEST(test_connections_bounded)
     http_harness_stop(h);
 }
 
-/* Idle connections are closed. Then waiting clients get their places; their connections are idle too, and are
+/* Idle connections are closed. Then waiting clients are accepted. Their connections are idle too, and are
  * closed as well. */
 MF_TEST(test_idle_connections_are_closed)
 {

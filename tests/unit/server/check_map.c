@@ -20,7 +20,7 @@ MF_TEST(equals_an_array)
     printf("seed %llu\n", (unsigned long long)state);
     for (int i = 0; i < 200000; i++) {
         state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-        /* in some stretches removals are more frequent, so that the map fills and empties */
+        /* in some stretches removals are more frequent than insertions, so that the map fills and empties */
         size_t k = (state >> 33) % KEYS;
         if ((state >> 60) < (i / 10000 % 2 ? 6u : 10u)) {
             n += !model[k];

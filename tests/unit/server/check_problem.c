@@ -1,4 +1,4 @@
-/* server/http/problem.c: the body of a request must be a JSON object. Tests the responses to other bodies. */
+/* server/http/problem.c: tests the responses to request bodies that are not a JSON object. */
 #include "server/http/problem.h"
 #include "server/http/request.h"
 

@@ -71,8 +71,8 @@ MF_TEST(too_many_samples)
     ck_assert_int_lt(mf_result_read(json, &m, &why), 0);
 }
 
-/* Every accepted result can be stored. If one could not, the farm would halt each time the worker sends the
- * result again. */
+/* Every accepted result can be stored. If a result could not be stored, the farm would halt each time the
+ * worker sends that result again. */
 MF_TEST(accepted_results_fit)
 {
     static const char *const numbers[] = {"canary", "row_limit", "dropped_at", "registers",

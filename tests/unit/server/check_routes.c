@@ -288,7 +288,8 @@ MF_TEST(test_options)
         ck_assert_msg(has_parameter(parameters, o->name), "%s: not a parameter", o->name);
     }
     ck_assert_int_eq(cJSON_GetArraySize(listed), n);
-    ck_assert_int_eq(cJSON_GetArraySize(parameters), n + 2); /* the two others are name and Idempotency-Key */
+    /* the two other parameters are name and Idempotency-Key */
+    ck_assert_int_eq(cJSON_GetArraySize(parameters), n + 2);
     cJSON_Delete(doc);
     http_harness_stop(h);
 }

@@ -60,7 +60,9 @@ MF_TEST(starts_a_new_database)
     ck_assert_int_eq(mf_sql_get_i64(store, "PRAGMA user_version", &version, ""), 1);
     ck_assert_int_eq(version, mf_schema.version);
     ck_assert_int_eq(mf_store_start_epoch(store, 5, &epoch), 0);
-    ck_assert_int_eq(epoch, 5); /* not 1, so that a new farm in an emptied folder has another epoch, too */
+    /* the first epoch is not 1, so that a new farm in an emptied folder has another epoch than the old farm
+     */
+    ck_assert_int_eq(epoch, 5);
     store = mf_store_free(store);
     ck_assert_int_eq(mf_store_open(path, &store), 0);
     ck_assert_int_eq(mf_store_start_epoch(store, 6, &epoch), 0);
@@ -107,8 +109,8 @@ static void copy_file(const char *from, const char *to)
 }
 
 /* WAL writes are delayed and combined, but a commit that returned must be in the files. The test copies the
- * files, as they would be after a power cut, and finds the commit in the copy. One commit fills one page. The
- * other fills more pages than one write combines. */
+ * files, as they would be after a power cut, and finds the commit in the copy. The first commit fills one
+ * page. The second commit fills more pages than one write combines. */
 MF_TEST(commit_is_in_the_files)
 {
     static const int kilobytes[] = {1, 400};
@@ -279,8 +281,8 @@ MF_TEST(leases_follow_affinity)
     ck_assert_int_eq(lease(MF_AFFINITY_ANY, true, NULL), 0);
 }
 
-/* Among the tasks of one layer, those with more tokens go first. This way the longest task is not the last to
- * end, and the code of other tasks is compiled meanwhile. */
+/* Among the tasks of one layer, the tasks with more tokens go first. So the longest task is not the last to
+ * end, and the code of other tasks is compiled while it runs. */
 MF_TEST(long_tasks_go_first)
 {
     static const struct {
@@ -408,8 +410,8 @@ MF_TEST(lease_restrictions)
     ck_assert_int_eq(mf_store_unit_release(store, 1), 0);
     ck_assert_int_eq(lease(MF_AFFINITY_ANY, true, &attempt), 1);
     ck_assert_int_eq(attempt, 2);
-    /* The unit is not leased to the worker to avoid while another worker exists. It is also not leased to a
-     * worker with another revision or model. */
+    /* As long as another worker exists, the unit is not leased to the worker in avoid_worker. The unit is
+     * also not leased to a worker with another revision or model. */
     ck_assert_int_ge(mf_sql_run(store, "UPDATE unit SET avoid_worker = ? WHERE id = 2", "i", slot.id), 1);
     ck_assert_int_eq(lease(MF_AFFINITY_ANY, false, NULL), 0);
     slot.revision[0] = 's';
@@ -423,7 +425,8 @@ MF_TEST(lease_restrictions)
     ck_assert_int_eq(lease(MF_AFFINITY_ANY, true, NULL), 2);
 }
 
-/* The known row and the enumeration may be of versions with different names of a family. */
+/* The known row and the enumeration may come from versions of moefarm that use different names for one
+ * family. */
 MF_TEST(known_steps_are_found_by_old_and_current_family, .rows = 2)
 {
     static const char *const stored[] = {"tile", "two_stage"};

@@ -61,7 +61,8 @@ MF_TEST(test_live)
 static const struct {
     const char *path, *headers;
     const char *last; /* text of the last event */
-    /* number of events up to the last; the fixture has 40 events, and those with odd ids belong to batch 2 */
+    /* number of events up to the last; the fixture has 40 events, and the events with odd ids belong to batch
+     * 2 */
     int n;
 } resumes[] = {
     {"/api/v1/events", "Last-Event-ID: 30\r\n", "\"measured\":40", 10},

@@ -63,7 +63,8 @@ static long pid_in_file(void)
 static const struct mf_test_group optional_tests = {
     .setup = make_folder, .teardown = remove_folder, .optional = true};
 
-/* Several users, root among them, lock the device one after the other; only one holds it at a time. */
+/* Several users, root among them, lock the device one after the other; only one user holds the lock at a
+ * time. */
 MF_TEST(users_lock_in_sequence, .group = &optional_tests)
 {
     static const uid_t users[] = {65533, 65534, 0, 65533};

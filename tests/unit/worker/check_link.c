@@ -218,7 +218,8 @@ static void report(struct conversation *c, enum mf_link_event event)
     carry_out(c, mf_link_apply(&c->link, event, c->now));
 }
 
-/* Runs the timers that are due. The link may not be due again at once, because the event loop would spin. */
+/* Runs the timers that are due. Afterwards the link must not be due again immediately, because the event loop
+ * would spin. */
 static void run_due(struct conversation *c)
 {
     carry_out(c, mf_link_due(&c->link, &c->work, c->now));

@@ -3,7 +3,7 @@
 #include "worker/agent/recovery_time.h"
 
 /* D: runner died, R: ready, A: unit sent, B: step begun, E: result. Each event advances the clock by 10 ms;
- * '.' only advances it. */
+ * '.' advances the clock by 10 ms without an event. */
 static const struct {
     const char *events;
     double context, data, step; /* expected at the last E; context < 0: no times */

@@ -323,9 +323,9 @@ MF_TEST(l2_partitions_are_passed_to_the_kernel, .group = &runtime_tests)
     mf_device_close(d);
 }
 
-/* Stage 2 of a pair computes all columns of a block before the next block, because blocks of h become ready
- * one by one. If experts have several blocks, stage 2 of a pair computes column by column. A separate stage 2
- * always computes column by column. */
+/* Stage 2 of a pair computes all columns of a block before the next block if each expert has one block,
+ * because blocks of h become ready one by one. If experts have several blocks, stage 2 of a pair computes
+ * column by column. A separate stage 2 always computes column by column. */
 static const struct {
     int64_t token;
     const char *pair, *stage2;
@@ -422,7 +422,8 @@ MF_TEST(eviction_fills_and_discards, .rows = MF_ARRAY_LEN(machines), .group = &r
 }
 
 /* Stage 1 gets the expected number of blocks. For 64 tokens per expert, this is about one block of 128 rows
- * per expert; if few experts are active, it is 0. Stage 2 gets 0, because it knows the number of blocks. */
+ * per expert; if few experts are active, the number passed to stage 1 is 0. Stage 2 gets 0, because it knows
+ * the actual number of blocks. */
 static const struct {
     int64_t token;
     const char *step;

@@ -20,7 +20,8 @@ MF_DEVICE void mf_mbarrier_arrive(u64 *b)
     asm volatile("{ .reg .b64 s; mbarrier.arrive.shared::cta.b64 s, [%0]; }\n" ::"r"(mf_shared_address(b))
                  : "memory");
 }
-/* Arrives, and announces the number of bytes that bulk copies will write before the phase ends. */
+/* Arrives at an mbarrier, and announces the number of bytes that bulk copies will write before the phase
+ * ends. */
 MF_DEVICE void mf_mbarrier_arrive_expect_tx(u64 *b, i32 bytes)
 {
     asm volatile("{ .reg .b64 s; mbarrier.arrive.expect_tx.shared::cta.b64 s, [%0], %1; }\n" ::"r"(
@@ -28,7 +29,8 @@ MF_DEVICE void mf_mbarrier_arrive_expect_tx(u64 *b, i32 bytes)
                  "r"(bytes)
                  : "memory");
 }
-/* Arrives when all earlier cp.async copies of this thread have completed. */
+/* Schedules this thread's arrival at an mbarrier for the time when all its earlier cp.async copies have
+ * completed. */
 MF_DEVICE void mf_mbarrier_arrive_cp_async(u64 *b)
 {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];\n" ::"r"(mf_shared_address(b))
@@ -67,9 +69,9 @@ MF_DEVICE void mf_tma_prefetch_5d(const mf_hip_map *map, const mf_tma_coord &at)
                  "r"(at.c0), "r"(at.c1), "r"(at.c2), "r"(at.c3), "r"(at.c4)
                  : "memory");
 }
-/* TMA load of a box into shared memory. The mbarrier counts the bytes of the box, including zeros for
- * elements outside the tensor. evict_first: no other block reads the box, so L2 evicts it before shared data.
- */
+/* Loads a box into shared memory by TMA. The mbarrier counts the bytes of the box, including zeros for
+ * elements outside the tensor. evict_first: true if no other block reads the box, so that L2 evicts it before
+ * data that several blocks read. */
 MF_DEVICE void mf_tma_load_5d(void *lds, const mf_hip_map *map, u64 *b, const mf_tma_coord &at,
                               bool evict_first)
 {
@@ -95,7 +97,7 @@ MF_DEVICE void mf_tma_load_2d(void *lds, const mf_hip_map *map, u64 *b, i32 c0, 
                  "l"(map), "r"(mf_shared_address(b)), "r"(c0), "r"(c1)
                  : "memory");
 }
-/* Bulk load of contiguous bytes. Their number is a multiple of 16. */
+/* Starts a bulk load of `bytes` contiguous bytes. `bytes` is a multiple of 16. */
 MF_DEVICE void mf_bulk_load(void *lds, const void *global, i32 bytes, u64 *b)
 {
     asm volatile(
@@ -104,8 +106,8 @@ MF_DEVICE void mf_bulk_load(void *lds, const void *global, i32 bytes, u64 *b)
         "l"(global), "r"(bytes), "r"(mf_shared_address(b))
         : "memory");
 }
-/* Asynchronous bulk store of contiguous bytes. Their number is a multiple of 16. Call mf_bulk_wait_read
- * before overwriting the source. */
+/* Starts a bulk store of `bytes` contiguous bytes. `bytes` is a multiple of 16. mf_bulk_wait_read must be
+ * called before the source is overwritten. */
 MF_DEVICE void mf_bulk_store(void *global, const void *lds, i32 bytes)
 {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(global),
@@ -121,13 +123,13 @@ MF_DEVICE void mf_bulk_wait()
 {
     asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory");
 }
-/* Waits until the sources of all but the last N groups have been read. */
+/* Waits until the sources of all but the last N groups of bulk stores have been read. */
 template <int N = 0> MF_DEVICE void mf_bulk_wait_read()
 {
     asm volatile("cp.async.bulk.wait_group.read %0;\n" ::"n"(N) : "memory");
 }
 
-/* Index of the SM that runs this thread. */
+/* Returns the index of the SM that runs this thread. */
 MF_DEVICE i32 mf_sm_id()
 {
     u32 sm;
@@ -145,15 +147,15 @@ MF_DEVICE u32 mf_product_high(u32 a, u32 b)
 {
     return __umulhi(a, b);
 }
-/* Atomic fetch-and-increment, relaxed. */
+/* Atomically increments *count and returns the old value, with relaxed order. */
 MF_DEVICE u32 mf_fetch_increment(u32 *count)
 {
     u32 before;
     asm volatile("atom.add.relaxed.gpu.global.u32 %0, [%1], 1;\n" : "=r"(before) : "l"(count) : "memory");
     return before;
 }
-/* Atomic fetch-and-increment, acquire-release. Makes visible the writes of earlier callers, and the writes of
- * threads that synchronised with these callers. */
+/* Atomically increments *count and returns the old value, with acquire-release order. The writes of earlier
+ * callers become visible, and also the writes of threads that synchronised with these callers. */
 MF_DEVICE u32 mf_fetch_increment_acq_rel(u32 *count)
 {
     u32 before;
@@ -169,7 +171,7 @@ MF_DEVICE void mf_red_add_8(void *global, const mf_16b &v)
                  : "memory");
 }
 
-/* ---- global memory written by one block and read by another block's bulk copies ---- */
+/* ---- global memory that one block writes and that bulk copies of another block read ---- */
 
 /* Orders this thread's generic-proxy writes before bulk copies by threads that synchronise with this thread.
  */
@@ -177,14 +179,14 @@ MF_DEVICE void mf_fence_proxy_async()
 {
     asm volatile("fence.proxy.async;\n" ::: "memory");
 }
-/* Signals that one more of the parts that `count` counts is in memory. Any thread that has synchronised with
- * this thread may have written the part. */
+/* Increments `count`, the number of parts that are in memory. The new part may have been written by any
+ * thread that has synchronised with this thread. */
 MF_DEVICE void mf_signal_part(u32 *count)
 {
     mf_fence_proxy_async();
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;\n" ::"l"(count) : "memory");
 }
-/* Signals one part for two counts that both include it. */
+/* Increments two counts that both include the same new part. */
 MF_DEVICE void mf_signal_part_and_total(u32 *count, u32 *all)
 {
     mf_fence_proxy_async();
@@ -192,7 +194,7 @@ MF_DEVICE void mf_signal_part_and_total(u32 *count, u32 *all)
     asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;\n" ::"l"(count) : "memory");
     asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;\n" ::"l"(all) : "memory");
 }
-/* True if `count` has reached `parts`. The data of these parts are then visible to this thread. */
+/* Returns true if `count` has reached `parts`. The data of these parts are then visible to this thread. */
 MF_DEVICE bool mf_parts_ready(const u32 *count, u32 parts)
 {
     u32 v;
@@ -215,13 +217,13 @@ MF_DEVICE void mf_publish_writes()
 
 /* ---- registers and fragments ---- */
 
-/* Returns the value of lane `from` modulo the warp size. */
+/* Returns the value of the lane with index `from` modulo the warp size. */
 template <typename T> MF_DEVICE T mf_shuffle(T v, i32 from)
 {
     return __shfl_sync(0xffffffffu, v, from);
 }
-/* Tells the compiler that a value is warp-uniform, so that derived values go to uniform registers, which
- * WGMMA descriptors use. */
+/* Tells the compiler that a value is warp-uniform, so that values computed from it go to uniform registers,
+ * which WGMMA descriptors use. */
 MF_DEVICE i32 mf_warp_uniform(i32 v)
 {
     return mf_shuffle(v, 0);

@@ -36,12 +36,13 @@
 #define QM_LEAST (QM == 12 ? 6 : QM == 10 ? 4 : QM == 6 ? 2 : QM / 4)
 /* True if each consumer warpgroup writes out rows of its own and shares only the ring buffer with the other
  * warpgroup, so that the epilogue of one warpgroup overlaps the mainloop of the other. This is the case for
- * ping-pong, and for stage 2 when the warpgroups have separate tokens. Tiles of stage 1 are long: a warpgroup
- * that runs ahead would only wait for pipeline stages that the other warpgroup has not released. */
+ * ping-pong, and for stage 2 when the warpgroups have separate tokens. It is not the case for stage 1,
+ * because tiles of stage 1 are long, and a warpgroup that runs ahead would only wait for pipeline stages that
+ * the other warpgroup has not released. */
 #define OWN_EPILOGUE (MF_PINGPONG || (MF_SWAP && MF_BM >= 128 && MF_STAGE == 2))
 
-/* Stage 2 with so few K tiles that the sums need no separate fp32 accumulation. The limit of 4 K tiles
- * follows from rescale.h and equals MF_HIP_HOPPER_SHORT of family_hip_hopper.h. */
+/* True for stage 2 with so few K tiles that the sums need no separate fp32 accumulation. The limit of 4 K
+ * tiles follows from rescale.h and equals MF_HIP_HOPPER_SHORT of family_hip_hopper.h. */
 #define SHORT_K (MF_SWAP && OWN_EPILOGUE && !MF_PINGPONG && K_TILES <= 4)
 /* With SHORT_K each warp adds its own rows to y through a shared memory region of its own, WARP_OUT_COLS
  * columns at a time. Warps then need no barrier in the epilogue, and the ring buffer has space for another
@@ -56,8 +57,8 @@
 #define WARP_OUT_STRIDE (WARP_OUT_COLS + 8)
 #define WARP_OUT_BYTES  (16 * WARP_OUT_STRIDE * 2) /* bytes of one warp's region */
 
-/* A warpgroup that has all columns of its tokens quantises them in registers. `out` then holds 8-bit codes of
- * all rows, or bf16 of half as many rows. */
+/* A warpgroup that has all columns of its tokens quantises the sums in registers. `out` then holds 8-bit
+ * codes of all rows, or bf16 of half as many rows. */
 #undef OUT_BYTES
 #if defined(MF_QUANT) && MF_SWAP && (MF_PINGPONG || MF_BM >= 128)
 #    define OUT_BYTES (MF_BM * CODES_STRIDE)
@@ -66,8 +67,9 @@
 #else
 #    define OUT_BYTES (MF_BM * OUT_STRIDE * 2)
 #endif
-#define GATHERS       (MF_STAGE == 1)
-#define USES_CP_ASYNC (MF_TWO_STAGES || GATHERS || BY_BLOCK) /* all four producer warps issue copies */
+#define GATHERS (MF_STAGE == 1)
+/* true: all four producer warps issue copies; false: only one thread does */
+#define USES_CP_ASYNC (MF_TWO_STAGES || GATHERS || BY_BLOCK)
 #define PASSES        MF_CEIL(MF_BM, WARPGROUP / 8)
 #define SCALE_PASSES  MF_CEIL(MF_BM, WARPGROUP)
 /* Registers per producer thread and per consumer thread; an SM has 64 Ki registers. */
@@ -186,11 +188,12 @@ struct tile_load {
     mf_tma_coord next; /* coordinate of the next K tile of weights */
     /* no other expert block uses these weights, so L2 should evict them before tokens, h and y */
     bool evict_first;
-    bool reuses_weights;   /* the weights of the previous tile are used again */
+    bool reuses_weights;   /* true: the weights of the previous tile are used again */
     i32 ids[SCALE_PASSES]; /* set by load_ids() */
 };
-/* Prepares the loads of a tile and starts its global reads at once. follows: the tile belongs to the same run
- * as the previous tile. with_ids: the sorted ids are already written. */
+/* Prepares the loads of a tile and starts the tile's global reads at once. follows: true if the tile belongs
+ * to the same run as the previous tile. with_ids: true if the sorted ids are already written, so that they
+ * can be loaded here. */
 MF_DEVICE void begin_load(const mf_hip_tile_args &a, const mf_hip_weights &w, const tile_coord &at,
                           i32 n_blocks, bool follows, bool with_ids, tile_load &ret)
 {
@@ -224,7 +227,8 @@ MF_DEVICE void load_weights(const mf_hip_weights &w, const ring &r, i32 k_tile, 
     if (MF_WEIGHT_REUSE && MF_STAGES > K_TILES && r.at >= K_TILES)
         wait_released(r, K_TILES);
     mf_tma_load_5d(weights_of(r, k_tile), &w.map, full, c.next, c.evict_first);
-    /* incremented, because the compiler would keep all products k_tile * w.slice_0 in registers */
+    /* the coordinate is incremented, because the compiler would otherwise keep all products k_tile *
+     * w.slice_0 in registers */
     c.next.c0 += w.slice_0;
     c.next.c3 += w.slice_3;
 }
@@ -232,10 +236,11 @@ MF_DEVICE void load_weights(const mf_hip_weights &w, const ring &r, i32 k_tile, 
 /* Producer loop: loads all K tiles of this block's tiles.
  *
  * scheduler.request() requests the next run. scheduler() returns the first tile of the run, or an index
- * beyond the last tile. ready(block) waits until the tokens of an expert block are written; all producer
- * threads that copy tokens call it. At that time the weights of the tile's first K tile are already in
- * flight. If tokens may be missing (is_pending()), the weights of the first tile fill the whole ring before
- * the wait. Ready::has_order: the sorted ids are already written. side_work() runs after each K tile. */
+ * beyond the last tile if no run is left. ready(block) waits until the tokens of an expert block are written;
+ * all producer threads that copy tokens call ready(). When they call it, the weights of the tile's first K
+ * tile are already in flight. If tokens may be missing (is_pending()), the weights of the first tile fill the
+ * whole ring before the wait. Ready::has_order is true if the sorted ids are already written. side_work()
+ * runs after each K tile. */
 template <class Scheduler, class Ready, class SideWork>
 MF_DEVICE void produce(const mf_hip_weights &w, const mf_hip_map &x_map, const mf_hip_tile_args &t, ring &r,
                        i32 n_blocks, Scheduler &scheduler, Ready &ready, SideWork &side_work)
@@ -256,7 +261,7 @@ MF_DEVICE void produce(const mf_hip_weights &w, const mf_hip_map &x_map, const m
     for (; now.at.block >= 0; ahead = 1) {
         const i32 block = now.at.block;
         i32 issued;
-        bool follows = false; /* the next tile belongs to the same run */
+        bool follows = false; /* true: the next tile belongs to the same run */
         for (issued = 0; issued < (ready.is_pending() ? MF_MIN(ahead, K_TILES) : 1); issued++) {
             ring later = r;
             later.at += issued;
@@ -297,17 +302,17 @@ MF_DEVICE void produce(const mf_hip_weights &w, const mf_hip_map &x_map, const m
     r.n_tiles++;
 }
 
-/* What a consumer knows about a tile before the mainloop. */
+/* A consumer's data about a tile, which are loaded before the mainloop. */
 struct tile_info {
     i32 block, col, expert;
-    /* Sorted ids at token QM_HALF * 8 and at token QM_LEAST * 8 of the block. They are loaded early and
-     * tested late. */
+    /* Sorted ids at token QM_HALF * 8 and at token QM_LEAST * 8 of the block. They are loaded long before
+     * they are tested. */
     i32 half, least;
-    i32 id; /* first_id() or warp_row_id() */
+    i32 id; /* result of first_id() or warp_row_id() */
 };
 
-/* True if the block's tokens fit into QM_HALF groups of 8; is_fewest() is true if they fit into QM_LEAST
- * groups. Padding is at the end of a block. */
+/* is_few() returns true if the block's tokens fit into QM_HALF groups of 8, is_fewest() if they fit into
+ * QM_LEAST groups. Padding is at the end of a block. */
 MF_DEVICE bool is_few(const mf_hip_tile_args &a, const tile_info &p)
 {
     return mf_id_token(p.half) >= a.token;
@@ -327,8 +332,8 @@ MF_DEVICE void skip_k_tiles(ring &r)
     }
 }
 
-/* Of each 32 K tiles, a lane holds the weight scales of one K tile. True if the scales of the next 32 K tiles
- * must be loaded. */
+/* Returns true if the weight scales of the next 32 K tiles must be loaded. Each lane holds the scales of one
+ * K tile in 32. */
 MF_DEVICE bool scales_exhausted(i32 k_tile)
 {
     return K_TILES > MF_WAVE && k_tile > 0 && k_tile % MF_WAVE == 0;
@@ -363,13 +368,13 @@ MF_DEVICE tile_info tile_info_of(const mf_hip_tile_args &a, const tile_coord &t,
 struct tile_part {
     i32 part_index, barrier_id;
     writers rows;
-    bool waits; /* ping-pong: wait for the other warpgroup's mainloop */
+    bool waits; /* ping-pong: true if this warpgroup must wait for the other warpgroup's mainloop */
     u16 *out;
 };
 
-/* `tile` is this block's running tile count. If the two warpgroups split the tokens, a tile with few tokens
- * occupies only one of them. The parts alternate from tile to tile, so that the epilogue of one warpgroup
- * overlaps the mainloop of the other. */
+/* Returns a warpgroup's part of a tile. `tile` is the running number of the tile in this block. If the two
+ * warpgroups split the tokens, a tile with few tokens occupies only one warpgroup. The parts alternate from
+ * tile to tile, so that the epilogue of one warpgroup overlaps the mainloop of the other. */
 MF_DEVICE tile_part tile_part_of(i32 group, u32 tile, u8 *outs)
 {
     const i32 each = MF_BM / CONSUMERS; /* rows per consumer warpgroup */
@@ -382,14 +387,14 @@ MF_DEVICE tile_part tile_part_of(i32 group, u32 tile, u8 *outs)
     ret.rows.rows = OWN_EPILOGUE && !MF_PINGPONG ? each : MF_BM;
     ret.rows.first = OWN_EPILOGUE && !MF_PINGPONG ? ret.part_index * each : 0;
     ret.out = (u16 *)(outs + (MF_PINGPONG ? group * OUT_BYTES : 0));
-    /* a warpgroup always uses the same rows of `out`, for either part of the tile */
+    /* a warpgroup always uses the same rows of `out`, whichever part of the tile it computes */
     if (OWN_EPILOGUE && !MF_PINGPONG && !WARP_EPILOGUE)
         ret.out += (group - ret.part_index) * each * OUT_STRIDE;
     return ret;
 }
 
-/* Mainloop and first half of the epilogue. Leaves the tile's product in `out`. Returns true if another tile
- * follows. */
+/* Runs the mainloop and the first half of the epilogue, and leaves the tile's product in `out`. Returns true
+ * if another tile follows. */
 template <int N, class Done>
 MF_DEVICE bool compute_tile(const mf_hip_tile_args &a, ring &r, const tile_info &p, const tile_part &mine,
                             Done &done)
@@ -418,8 +423,8 @@ MF_DEVICE bool compute_tile(const mf_hip_tile_args &a, ring &r, const tile_info 
     return more;
 }
 
-/* Second half of the epilogue. Writes the tile's rows from `out` to global memory, unless the first half has
- * already added them to y. */
+/* Runs the second half of the epilogue: writes the tile's rows from `out` to global memory, unless the first
+ * half has already added them to y. */
 MF_DEVICE void store_tile(const mf_hip_tile_args &a, const tile_info &p, const tile_part &mine)
 {
 #if WARP_EPILOGUE
@@ -450,9 +455,10 @@ struct no_completion_signal {
     }
 };
 
-/* Consumer loop. done(block, mine) runs after a tile's rows are stored or in flight, in all threads that
- * store rows. done.wait_out() waits in these threads until `out` may be overwritten. done.count(me) runs when
- * all these threads have waited; with Done::counts_late it also runs after the last tile. */
+/* Consumer loop. After a tile's rows are stored, or their stores are in flight, all threads that store rows
+ * call done(block, mine). done.wait_out() makes each of these threads wait until `out` may be overwritten.
+ * done.count(me) runs when all these threads have waited; with Done::counts_late it also runs after the last
+ * tile. */
 template <class Done> MF_DEVICE void consume_tiles(const mf_hip_tile_args &a, ring &r, u8 *outs, Done done)
 {
     const i32 group = mf_warp_uniform(threadIdx.x / WARPGROUP);

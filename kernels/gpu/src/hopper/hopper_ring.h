@@ -29,8 +29,8 @@
 #    define STAGE_BYTES \
         (MF_CEIL((MF_WEIGHT_REUSE ? 0 : WEIGHT_BYTES) + MF_BM * K_TILE_BYTES + SCALES, 1024) * 1024)
 #endif
-/* More than the number of tiles in flight: the tiles whose K tiles fill the ring, the next published tile and
- * the tile in the epilogue. */
+/* Size of the tile queue. More than the number of tiles in flight, which are the tiles with K tiles in the
+ * ring, the next published tile and the tile in the epilogue. */
 #define TILE_QUEUE 16
 
 /* A tile: an expert block and its first column. Block -1 marks the end of a stage of the GEMM. */
@@ -45,7 +45,8 @@ struct ring {
     u32 at;
     u32 n_tiles; /* number of tiles that this thread has passed, plus one for each end marker */
 };
-/* `resident` is the number of bytes of reused weights, `outs` the number of bytes of all `out` regions. */
+/* Returns the ring in the shared memory `lds`. `resident` is the number of bytes of reused weights, `outs`
+ * the number of bytes of all `out` regions. */
 MF_DEVICE ring ring_at(u8 *lds, i32 outs, i32 resident = 0)
 {
     ring r;
@@ -59,7 +60,7 @@ MF_DEVICE ring ring_at(u8 *lds, i32 outs, i32 resident = 0)
     return r;
 }
 /* Initialises the mbarriers. All threads call it; it ends with __syncthreads(). `arrivals` is the number of
- * arrivals at each full barrier, not counting that of the TMA load. */
+ * arrivals at each full barrier, without the arrival for the TMA load. */
 MF_DEVICE void init_ring(const ring &r, i32 arrivals)
 {
     if (threadIdx.x == 0) {
@@ -86,12 +87,13 @@ MF_DEVICE void wait_empty(const ring &r)
 {
     mf_mbarrier_wait(r.empty + r.at % MF_STAGES, (r.at / MF_STAGES & 1) ^ 1);
 }
-/* Waits until the K tile of `ago` steps ago is released. `ago` is at most MF_STAGES. */
+/* Waits until the consumers have released the K tile that is `ago` K tiles before the current one. `ago` is
+ * at most MF_STAGES. */
 MF_DEVICE void wait_released(const ring &r, u32 ago)
 {
     mf_mbarrier_wait(r.empty + (r.at - ago) % MF_STAGES, (r.at - ago) / MF_STAGES & 1);
 }
-/* Signals that this warp no longer reads the K tile of `ago` steps ago. */
+/* Signals that this warp no longer reads the K tile that is `ago` K tiles before the current one. */
 MF_DEVICE void release_stage(const ring &r, u32 ago)
 {
     mf_wave_sync();

@@ -1,8 +1,8 @@
-/* Mainloop product of hopper_core.inc.h with tokens as the M dimension, for few K tiles: stage 2 of a small
- * inter_dim, if the warpgroups split a tile by tokens. The sums stay in the WGMMA accumulators. Between two K
- * tiles they are rescaled by (scale / next scale), so no second set of registers is needed, and one WGMMA
- * covers all columns of the tile. The tensor core drops low bits when it accumulates, so longer products
- * would lose accuracy. */
+/* Mainloop product of hopper_core.inc.h with tokens as the M dimension, for few K tiles. It is used for stage
+ * 2 of a small inter_dim, if the warpgroups split a tile by tokens. The sums stay in the WGMMA accumulators.
+ * Between two K tiles they are rescaled by (scale / next scale), so no second set of registers is needed, and
+ * one WGMMA covers all columns of the tile. The tensor core drops low bits when it accumulates, so longer
+ * products would lose accuracy. */
 #define MF_DIVIDE __fdividef
 #include "rescale.h"
 
@@ -21,7 +21,7 @@
 #define QW     MF_CEIL(MF_BN, 128) /* number of 128-column blocks, each of which has one weight scale */
 #define TRIMS  0
 
-/* Scale factors of a lane's sums. Of each sixteen tokens, a lane has one among the first eight and one among
+/* Scale factors of a lane's sums. Of each sixteen tokens, a lane has two: one of the first eight and one of
  * the last eight. */
 struct factors {
     float of[QX][2][QW];
@@ -32,7 +32,7 @@ struct product {
     float weight[QX][2];    /* routing weights */
 };
 
-/* True if all tokens of the warpgroup are padding. */
+/* Returns true if all tokens of the warpgroup are padding. */
 MF_DEVICE bool is_idle(const mf_hip_tile_args &a, const tile_info &p, i32 part_index)
 {
     return part_index > 0 && is_few(a, p);
@@ -57,7 +57,7 @@ MF_DEVICE void load_scales(const mf_hip_tile_args &a, const tile_info &p, weight
             ret.of[k_tile][q] = s[k_tile];
     }
 }
-/* Computes the factors of a K tile. `tokens` has the scales of the lane's tokens. */
+/* Computes the factors of a K tile. `tokens` points to the scales of the lane's tokens. */
 MF_DEVICE void make_factors(const float *tokens, const float (&weights)[QW], factors &ret)
 {
     MF_UNROLL
@@ -88,8 +88,8 @@ MF_DEVICE void fence_sums(product &d)
         mf_wgmma_fence_operand(d.of[i / 4 / N8][i / 4 % N8][i % 4]);
 }
 
-/* N exists only because the other products have it: if there are few tokens, the second warpgroup is idle
- * instead. */
+/* N is a template parameter only because other mainloop products need it. Here N is not needed: if there are
+ * few tokens, the second warpgroup is idle instead. */
 template <int N>
 MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const tile_info &p, i32 part_index,
                              product &d)
@@ -145,8 +145,8 @@ MF_DEVICE u32 output_pair(const mf_hip_tile_args &a, const tile_info &p, i32 col
     return mf_bf16_pair(sum[0] * (scale * weight), sum[1] * (scale * weight));
 #endif
 }
-/* Stores sixteen tokens' sums of Eights * 8 columns as bf16 at `to`, whose rows are Stride elements apart.
- * `eight` is the index of the first group of 8 columns within the tile. */
+/* Stores the sums of sixteen tokens and Eights * 8 columns as bf16. The rows at `to` are Stride elements
+ * apart. `eight` is the index of the first group of 8 columns within the tile. */
 template <int Eights, int Stride>
 MF_DEVICE void store_columns(const mf_hip_tile_args &a, const tile_info &p, const product &d, int q,
                              int eight, u16 *to)
@@ -201,7 +201,8 @@ MF_DEVICE void store_tile(const mf_hip_tile_args &a, const tile_info &p, i32 par
     }
 }
 #else
-/* Stores the warpgroup's sums as bf16 into out[token][column]. Of each 64 tokens, a warp has sixteen. */
+/* Stores the warpgroup's sums as bf16 into out[token][column]. Each warp holds the sums of 16 of every 64
+ * tokens. */
 template <int N>
 MF_DEVICE void store_tile(const mf_hip_tile_args &a, const tile_info &p, i32 part_index, product &d, u16 *out)
 {

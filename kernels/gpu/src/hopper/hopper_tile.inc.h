@@ -22,13 +22,13 @@ struct writers {
     i32 me, threads;
     i32 first, rows;
 };
-/* Returns the rows per warp. A warp's lanes issue bulk copies one after the other, so rows are distributed
- * evenly over the warps. */
+/* Returns the number of rows per warp. A warp's lanes issue bulk copies one after the other, so rows are
+ * distributed evenly over the warps. */
 MF_DEVICE i32 rows_of_wave(const writers &w)
 {
     return MF_CEIL(w.rows, w.threads / MF_WAVE);
 }
-/* Returns the warp's i-th row, which lane i % MF_WAVE stores, or -1 if there is none. */
+/* Returns the warp's i-th row, which lane i % MF_WAVE stores, or -1 if the warp has fewer rows. */
 MF_DEVICE i32 nth_row(const writers &w, i32 i)
 {
     const i32 row = w.me / MF_WAVE * rows_of_wave(w) + i;
@@ -42,14 +42,15 @@ MF_DEVICE i32 rounds_of(const writers &w)
 {
     return MF_CEIL(rows_of_wave(w), MF_WAVE);
 }
-/* Returns the sorted id of the row that this thread stores in that round, or a.token (no valid token) if
- * there is none. */
+/* Returns the sorted id of the row that this thread stores in round `round`, or a.token (no valid token) if
+ * the thread stores no row in this round. */
 MF_DEVICE i32 id_of_round(const mf_hip_tile_args &a, i32 block, const writers &w, i32 round)
 {
     const i32 row = row_of_round(w, round);
     return row >= 0 ? a.sorted_ids[(i64)block * MF_BM + row] : a.token;
 }
-/* Returns the id for round 0. Call this before the rows are ready, to hide the latency of the load. */
+/* Returns the result of id_of_round() for round 0. Call this before the rows are ready, to hide the latency
+ * of the load. */
 MF_DEVICE i32 first_id(const mf_hip_tile_args &a, i32 block, const writers &w)
 {
     return id_of_round(a, block, w, 0);

@@ -10,18 +10,18 @@
  *   MF_CEIL, mf_product_high (upper 32 bits of a 32 x 32 bit product) */
 struct order {
     i32 n_blocks;
-    i32 columns; /* number of tile columns that every block computes before the next columns */
+    i32 columns; /* number of tile columns that are computed for every expert block before the next columns */
     u32 near;    /* partition 0's fraction of the SMs, times 2^32; 0: one partition only */
 };
 
-/* Returns the number of runs of blocks that belong to partition 0. */
+/* Returns the number of runs of expert blocks that belong to partition 0. */
 MF_DEVICE i32 first_runs(struct order o)
 {
     const i32 runs = MF_CEIL(o.n_blocks, RUN);
     return o.near == 0 ? runs : (i32)mf_product_high((u32)runs, o.near);
 }
-/* Returns the index of run number `count` among the runs of tiles of a partition, or -1 if there are fewer
- * runs. */
+/* Returns the index of the run that has number `count` in partition `half` (0 or 1), or -1 if the partition
+ * has fewer runs. */
 MF_DEVICE i32 nth_run(struct order o, i32 half, i32 count)
 {
     const i32 all = MF_CEIL(o.n_blocks, RUN) * TILES_N, split = first_runs(o) * TILES_N;

@@ -1,16 +1,17 @@
 /* Dynamic tile scheduler for GPUs whose L2 cache may have two partitions (hopper_tile_order.inc.h), and
  * prefetch of the likely first tile. Include after hopper_core.inc.h, in the same namespace. */
 
-/* Claims the next free run of tiles: of this SM's L2 partition or, when that has none left, of the other
- * partition. The consumers count a tile only after the block has claimed its next tile. Therefore the block's
- * second claim waits until the counts are zeroed. */
+/* Claims runs of tiles: runs of this SM's L2 partition or, when this partition has none left, runs of the
+ * other partition. The consumers count a tile only after the block has claimed its next tile. It is therefore
+ * enough that the block's second claim waits until the tile counts are zeroed. */
 struct tile_scheduler {
     struct order order;
     i32 half;
     u32 *claims; /* number of claims per L2 partition */
-    u32 *zeroed; /* becomes 1 once the tile counts are zeroed; NULL: there are no counts */
+    u32 *zeroed; /* becomes 1 once the tile counts are zeroed; NULL: there are no tile counts */
     i32 n_claims;
-    u32 count; /* the claimed run; the result of the atomic is not needed before the end of the tile */
+    /* number of the claimed run; this result of an atomic is not needed before the end of the current tile */
+    u32 count;
     __device__ __forceinline__ void request()
     {
         count = mf_fetch_increment(claims + half);
@@ -53,7 +54,8 @@ MF_DEVICE void prefetch_weights(const mf_hip_bulk_args &a, i32 col, i32 expert, 
 }
 
 #if MF_STAGE == 1
-#    define LIKELY_K_TILES 4 /* K tiles of 32 KB: 17 MB for 132 SMs, about 6 us of HBM bandwidth on an H100 */
+/* number of K tiles of 32 KB. For 132 SMs they are 17 MB, about 6 us of HBM bandwidth on an H100 */
+#    define LIKELY_K_TILES 4
 /* Prefetches the first weights of this SM's likely first tile while the sort still runs and HBM is idle.
  * Estimates the tile's expert as if all experts had equally many rows. Another SM may get the tile instead.
  * Called by one thread. */

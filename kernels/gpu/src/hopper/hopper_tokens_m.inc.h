@@ -1,8 +1,8 @@
 /* Mainloop product of hopper_core.inc.h with tokens as the M dimension and weights as N, for 1x128 block
  * scales and many tokens. hopper_short_k.inc.h replaces it in stage 2 with few K tiles. Of each sixteen
  * tokens a lane has two, so it scales a K tile's sums by two factors, or by four with gate and up. With
- * weights as M it would need two factors for every eight tokens. A lane has gate and up of a column, eight
- * columns of the tile apart. */
+ * weights as M, a lane would need two factors for every eight tokens. A lane has both gate and up of a
+ * column; they are eight tile columns apart. */
 #if !BY_BLOCK
 #    error "MF_SWAP is for scales of 1x128"
 #endif
@@ -31,7 +31,7 @@ template <int N> struct warpgroup_shape {
     static const bool by_tokens = BY_TOKENS && N == QM;
     static const int rows = by_tokens || !BY_TOKENS ? ROWS : MF_BN / CONSUMERS;
     static const int width = MF_MIN(rows, 128), n8 = width / 8, qw = rows / width, q = QX * qw;
-    static const bool whole = rows == MF_BN; /* the warpgroup has all columns of its tokens */
+    static const bool whole = rows == MF_BN; /* true: the warpgroup has all columns of its tokens */
 };
 template <int N> MF_DEVICE i32 first_token(i32 part_index)
 {
@@ -42,7 +42,7 @@ template <int N> MF_DEVICE i32 first_row(i32 part_index)
     return warpgroup_shape<N>::by_tokens ? 0 : part_index * warpgroup_shape<N>::rows;
 }
 
-/* True if all tokens of the warpgroup are padding. */
+/* Returns true if all tokens of the warpgroup are padding. */
 MF_DEVICE bool is_idle(const mf_hip_tile_args &a, const tile_info &p, i32 part_index)
 {
     return BY_TOKENS && !TRIMS && part_index > 0 && is_few(a, p);
@@ -124,7 +124,8 @@ MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const tile_info
     typedef warpgroup_shape<N> warpgroup_shape;
     const i32 token = first_token<N>(part_index), row = first_row<N>(part_index);
     const i32 lane = threadIdx.x % MF_WAVE, mine = token + threadIdx.x % WARPGROUP / MF_WAVE * 16 + lane / 4;
-    /* of_lane: scales of the one K tile of each 32 that this lane loads; now: scales of the current K tile */
+    /* of_lane: the scales that this lane loads, which are those of one K tile in 32; now: scales of the
+     * current K tile */
     weight_scales of_lane, now;
     sums part[PARTS];
     if (is_idle(a, p, part_index)) {
@@ -142,8 +143,8 @@ MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const tile_info
         float first[QX], second[QX];
         if (scales_exhausted(k_tile))
             load_scales<warpgroup_shape>(a, p, row, k_tile + lane, of_lane);
-        /* before the wait, because the compiler would otherwise place it after the loads that follow the wait
-         */
+        /* the broadcast comes before the wait, because the compiler would otherwise place it after the loads
+         * that follow the wait */
         broadcast_scales<warpgroup_shape>(of_lane, k_tile, now);
         wait_full(r);
         if (GATHERS) {
@@ -162,7 +163,8 @@ MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const tile_info
                                               part[q % PARTS]);
                 mf_wgmma_commit();
             }
-            if (!GATHERS && q == 0) /* overlaps the WGMMA; stage 1 has too few registers for this */
+            /* this load overlaps the WGMMA; stage 1 has too few registers to load here */
+            if (!GATHERS && q == 0)
                 load_token_scales(scales, first, second);
             if (made < 0)
                 continue;
@@ -203,20 +205,22 @@ MF_DEVICE u32 output_pair(const mf_hip_tile_args &a, const tile_info &p, i32 col
 }
 
 #ifdef MF_QUANT
-/* True if a warpgroup quantises its tokens in registers, because it has all of their columns. */
+/* Returns true if a warpgroup quantises its tokens in registers, because it has all columns of these tokens.
+ */
 MF_DEVICE bool quantises_in_registers(const mf_hip_tile_args &a, const tile_info &p)
 {
     return warpgroup_shape<QM>::whole && !(TRIMS > 0 && is_few(a, p));
 }
-/* Rows of a tile that all threads quantise from `out`. If a warpgroup has all columns of its tokens, only
- * tiles with few tokens are quantised this way, because the warpgroups split these tiles by weights. */
+/* Number of rows of a tile that all threads together quantise from `out`. If a warpgroup has all columns of
+ * its tokens, only tiles with few tokens are quantised from `out`, because the warpgroups split these tiles
+ * by weights. */
 #    define BF16_ROWS (warpgroup_shape<QM>::whole ? QM_HALF * 8 : MF_BM)
 static_assert(BF16_ROWS * OUT_STRIDE * 2 <= OUT_BYTES &&
                   (!warpgroup_shape<QM>::whole || MF_BM * CODES_STRIDE <= OUT_BYTES),
               "out holds what tiles leave");
-/* Quantises the 128 columns that begin at tile column g, for two of the lane's tokens that are eight apart.
- * Four lanes share these columns; each lane has two of every eight. `of` has the sums of the 64 tokens. Both
- * tokens go through each step together, so that their latencies overlap. */
+/* Quantises the 128 columns that begin at tile column `g`, for two of the lane's tokens that are eight apart.
+ * Four lanes share these columns; each lane has two of every eight columns. `of` has the sums of the 64
+ * tokens. Each step processes both tokens, so that their latencies overlap. */
 template <class Shape>
 MF_DEVICE void quantise_sum_groups(const mf_hip_tile_args &a, const tile_info &p, i32 token, int g,
                                    const sums *of, u8 *codes)
@@ -268,7 +272,8 @@ MF_DEVICE void quantise_sums(const mf_hip_tile_args &a, const tile_info &p, i32 
 }
 #endif
 
-/* Stores the warpgroup's sums as bf16 into out[token][column]. Of each 64 tokens, a warp has sixteen. */
+/* Stores the warpgroup's sums as bf16 into out[token][column]. Each warp holds the sums of 16 of every 64
+ * tokens. */
 template <int N>
 MF_DEVICE void store_tile(const mf_hip_tile_args &a, const tile_info &p, i32 part_index, product &d, u16 *out)
 {

@@ -5,7 +5,7 @@
  * scaling. */
 #pragma once
 
-/* Loads the lane's quarter of rows `row` and `row` + 8 of a K tile. */
+/* Loads the lane's quarter of a K tile, in rows `row` and `row` + 8. */
 typedef u32 raw[2][4];
 MF_DEVICE void load_raw(const u8 *k_tile, i32 row, raw &ret)
 {
@@ -20,8 +20,8 @@ MF_DEVICE void load_raw(const u8 *k_tile, i32 row, raw &ret)
     }
 }
 
-/* Scale factors of the two rows, one for each half of the quarter. Both halves of a word contain the same
- * factor. */
+/* Scale factors of the lane's two rows. Each row has one factor for each half of the lane's quarter. Both
+ * halves of a word contain the same factor. */
 typedef u32 factors[2][2];
 MF_DEVICE void load_factors(const tile_info &p, const u8 *scales, i32 row, factors &ret)
 {
@@ -51,13 +51,14 @@ MF_DEVICE void decode(u32 eight, u32 factor, u32 (&ret)[4])
 #endif
 }
 
-/* Weights of four WGMMAs. If a warpgroup has two 64-row blocks, these are one value of j for both blocks,
- * otherwise two values of j for one block. Consecutive WGMMAs then use different accumulators. A WGMMA that
- * uses the same accumulators as its predecessor would wait for the predecessor. */
+/* Weights of four WGMMAs, which are the steps 2j + h of hopper_w4_producer.h. If a warpgroup has two 64-row
+ * blocks, the four steps have the same j: two for each block. Otherwise they have two values of j in one
+ * block. Consecutive WGMMAs then use different accumulators. A WGMMA that uses the same accumulators as its
+ * predecessor would wait for the predecessor. */
 #define ROW_BLOCKS (Q > 1 ? 2 : 1)
 #define K_STEPS    (2 / ROW_BLOCKS)
 #define ROUNDS     (4 / K_STEPS) /* number of rounds per set of rows */
-typedef u32 four[2][2][4];       /* index: step or row block; h */
+typedef u32 four[2][2][4];       /* indices: value of j or row block; h; word */
 typedef raw raws[ROW_BLOCKS];
 typedef factors all_factors[ROW_BLOCKS];
 

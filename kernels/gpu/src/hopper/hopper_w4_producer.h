@@ -1,26 +1,28 @@
-/* Producer warpgroup of mx_hopper.hip: 4-bit weights as stored, tokens as bf16.
+/* Producer warpgroup of mx_hopper.hip. It loads 4-bit weights as they are stored, and tokens as bf16.
  *
- * A K tile is 128 elements. It consists of rows of 64 bytes of weights, which TMA loads copy in their global
- * layout, of scales, which are copied by 4-byte cp.async, and of tokens. Each thread loads tokens, converts
- * them to bf16, reorders them and stores them in the layout that WGMMA reads.
+ * A K tile is 128 elements. It consists of weights, scales and tokens. The weights are rows of 64 bytes,
+ * which TMA loads copy in their global layout. The scales are copied by 4-byte cp.async. Each thread loads
+ * tokens, converts them to bf16, reorders them and stores them in the layout that WGMMA reads.
  *
- * The K order within a K tile is free as long as weights and tokens agree. Lane t of four has quarter t of
- * the K tile, which begins at element 32t. Columns 2t + 8c and 2t + 8c + 1 of WGMMA step 2j + h hold elements
- * 8j + 2h + c and 8j + 2h + c + 4 of that quarter, which is the order of narrow.h. A token has two rows of
- * 128 bytes in shared memory, and chunk i of a row is stored at i ^ (row % 8). Hence the sixteen bytes of the
- * token's chunk 4j + 2h + c contain one word of each quarter. */
+ * The K order within a K tile is free as long as weights and tokens agree. Of each four lanes, lane t has
+ * quarter t of the K tile, which begins at element 32t. Columns 2t + 8c and 2t + 8c + 1 of WGMMA step 2j + h
+ * hold elements 8j + 2h + c and 8j + 2h + c + 4 of quarter t, because narrow.h produces this order. A token
+ * has two rows of 128 bytes in shared memory, and chunk i of a row is stored at i ^ (row % 8). Hence the
+ * sixteen bytes of the token's chunk 4j + 2h + c contain one word of each quarter. */
 #pragma once
 
-/* loads per thread and K tile, four chunks each; one pass covers 32 tokens by four values of j */
+/* number of loads per thread and K tile, each of four chunks; one load of all threads covers 32 tokens by
+ * four values of j */
 #define LOADS MF_CEIL(MF_BM, 32)
-/* Scale bytes of a token's row, and scale bytes of a quarter of a K tile. */
+/* Bytes of the scales of a token's whole row, and of a quarter of a K tile. */
 #define X_SCALES  (X_QUARTER * (MF_D / QUARTER))
 #define X_QUARTER (MF_X == BF16 || MF_X_GROUP == 0 ? 0 : QUARTER / MF_MAX(MF_X_GROUP, 1))
 #define S_WORDS   (MF_BN * SCALES_WORDS)
 #define S_LOADS   MF_CEIL(S_WORDS, WARPGROUP)
 
-/* Lanes that store at the same time have four adjacent tokens and two adjacent positions along K, which
- * avoids bank conflicts. */
+/* my_token() and my_step() return the position of the data that a thread loads and stores. Lanes that store
+ * at the same time have four adjacent tokens and two adjacent positions along K, which avoids bank conflicts.
+ */
 MF_DEVICE i32 my_token(int p)
 {
     const i32 lane = threadIdx.x % MF_WAVE;
@@ -126,8 +128,8 @@ MF_DEVICE void store_tokens(const tokens &x, u8 *to)
     }
 }
 
-/* weight_row() returns the row of the expert's weights that is row r of a tile. has_row() tells whether that
- * row exists. */
+/* weight_row() returns the row of the expert's weights that is row r of a tile. has_row() returns true if
+ * this row exists. */
 MF_DEVICE i32 weight_row(i32 col, i32 r)
 {
     return MF_HALVES == 2 ? row_of(col + (r >> 4) * 8 + (r & 7), r & 8) : col + r;

@@ -1,5 +1,5 @@
 /* Mainloop product of hopper_core.inc.h with weights as the M dimension and tokens as N, so that few tokens
- * need only a narrow instruction. Of 64 weight rows, a lane's accumulators hold gate and up of the same
+ * need only a narrow instruction. For each 64 weight rows, a lane's accumulators hold both gate and up of a
  * column. */
 #define WN (MF_PINGPONG ? MF_BN : MF_BN / CONSUMERS) /* weight rows of a warpgroup */
 #define Q  (WN / 64)
@@ -17,8 +17,8 @@ template <int N8> MF_DEVICE void fence_sums(sums &d)
         mf_wgmma_fence_operand(d[i / 4][i % 4]);
 }
 #ifndef MF_W
-/* Multiplies 64 weight rows of a K tile by the K tile's first N8 * 8 tokens. adds: accumulate into d instead
- * of overwriting it. */
+/* Multiplies 64 weight rows of a K tile by the K tile's first N8 * 8 tokens. `adds`: true: adds the product
+ * to d; false: overwrites d. */
 template <int N8> MF_DEVICE void multiply(const u8 *k_tile, i32 row, sums &d, bool adds)
 {
     const u64 w = mf_wgmma_descriptor(k_tile + row * K_TILE_BYTES),
@@ -40,14 +40,16 @@ template <int N8> MF_DEVICE void multiply(const u8 *k_tile, i32 row, sums &d, bo
 /* Number of unscaled products of 64 weight rows in registers. It is two if there are enough registers, so
  * that one product is scaled while the next one is computed. */
 #    define PARTS            ((Q + 2) * QM <= 48 && Q > 1 ? 2 : 1)
-/* K tiles per unrolled loop iteration. Within an iteration, the last product of a K tile is scaled while the
- * first product of the next K tile is computed. ptxas lets no WGMMA run across the end of an iteration. */
+/* Number of K tiles per unrolled loop iteration. Within an iteration, the last product of a K tile is scaled
+ * while the first product of the next K tile is computed. ptxas lets no WGMMA run across the end of an
+ * iteration. */
 #    define UNROLLED_K_TILES MF_MIN(PARTS == 2 ? 4 : 1, K_TILES)
 /* Number of 128-row weight blocks, with one scale each, that cover a warpgroup's gate rows. As many blocks
  * cover its up rows. */
 #    define W_BLOCKS         MF_CEIL(WN / MF_HALVES, 128)
-/* Number of scale factors that a lane needs for each eight tokens, of which it has two: two for gate and two
- * for up. They are kept for a whole K tile if there are enough registers. */
+/* Number of scale factors that a lane needs for each group of eight tokens. The lane has two of these tokens,
+ * and each token has a factor for gate and, if the layer has up, a factor for up. The factors are kept for a
+ * whole K tile if there are enough registers. */
 #    define FACTORS          (2 * MF_HALVES)
 #    define CACHES_FACTORS   (PARTS == 2 && W_BLOCKS == 1 && (Q + 2) * QM * 4 + FACTORS * QM <= 208)
 
@@ -55,7 +57,8 @@ template <int N8> MF_DEVICE void multiply(const u8 *k_tile, i32 row, sums &d, bo
 struct weight_scales {
     float low[W_BLOCKS], high[W_BLOCKS];
 };
-/* `from` points to the scale of the first K tile of the warpgroup's first block. */
+/* Loads the scales of a K tile. `from` points to the scale of the first K tile of the warpgroup's first
+ * block. */
 MF_DEVICE void load_scales(const float *from, i32 k_tile, weight_scales &ret)
 {
     MF_UNROLL
@@ -65,7 +68,8 @@ MF_DEVICE void load_scales(const float *from, i32 k_tile, weight_scales &ret)
         ret.high[b] = MF_HALVES == 2 ? s[(i64)(MF_N / 128) * BLOCKS_D] : ret.low[b];
     }
 }
-/* Loads the lane's scales again after every 32 K tiles. Each lane has the scales of one K tile. */
+/* After every 32 K tiles, loads the scales of the next 32 K tiles. Each lane loads the scales of one of these
+ * K tiles. */
 MF_DEVICE void refresh_scales(const float *from, i32 k_tile, weight_scales &of_lane)
 {
     static_assert(K_TILES <= MF_WAVE || MF_WAVE % UNROLLED_K_TILES == 0,
@@ -82,7 +86,7 @@ MF_DEVICE void broadcast_scales(const weight_scales &of_lane, i32 k_tile, weight
         ret.high[b] = mf_shuffle(of_lane.high[b], k_tile);
     }
 }
-/* `tokens` has the scales of eight tokens. */
+/* Computes a lane's factors for eight tokens. `tokens` points to the scales of these tokens. */
 MF_DEVICE void make_factors(const float *tokens, float low, float high, float (&ret)[FACTORS])
 {
     const float2 s = *(const float2 *)(tokens + (threadIdx.x & 3) * 2);
@@ -101,19 +105,20 @@ MF_DEVICE void add_scaled(const float (&f)[FACTORS], const float (&part)[4], flo
     d[3] += part[3] * f[FACTORS - 1];
 }
 
-/* Multiplies `Tiles` K tiles, starting at `k_tile`. of_lane: scales of the one K tile of each 32 that this
- * lane has loaded. */
+/* Multiplies `Tiles` K tiles, starting at `k_tile`. of_lane: the scales that this lane has loaded, which are
+ * those of one K tile in 32. */
 template <int N8, int Tiles>
 MF_DEVICE void multiply_k_tiles(ring &r, i32 first_row, const weight_scales &of_lane, i32 k_tile, product &d)
 {
     sums part[PARTS];
-    weight_scales next, now; /* scales of the K tile that is multiplied, and of the K tile that is scaled */
+    /* next: scales of the K tile that is multiplied; now: scales of the K tile that is scaled */
+    weight_scales next, now;
     float cached[CACHES_FACTORS ? N8 : 1][FACTORS];
     const float *tokens = nullptr;
     MF_UNROLL
     for (int i = 0; i < Tiles * Q + PARTS - 1; i++) {
         const bool begins = i < Tiles * Q;
-        /* finished product, PARTS - 1 behind the started one */
+        /* index of the finished product, PARTS - 1 behind the started one */
         const int made = i - (PARTS - 1), q = made % Q;
         if (begins) {
             if (i > 0 && i % Q == 0)
@@ -216,8 +221,9 @@ MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const tile_info
 
 #endif
 
-/* Output columns of a lane's accumulators for the 16 weight rows that begin at `row`. low_column() is for the
- * first two accumulators. high_column() is for the last two, which belong to up if the layer has up. */
+/* low_column() and high_column() return the output columns of a lane's accumulators for the 16 weight rows
+ * that begin at `row`: low_column() for the first two accumulators, high_column() for the last two. The last
+ * two belong to up if the layer has up. */
 MF_DEVICE i32 low_column(i32 col, i32 row)
 {
     return col + row / MF_HALVES + (i32)(threadIdx.x % MF_WAVE >> 2);
@@ -236,7 +242,7 @@ MF_DEVICE bool quantises_in_registers(const mf_hip_tile_args &, const tile_info 
 #endif
 
 #ifdef MF_W
-/* Applies the scales that act on whole sums. */
+/* Multiplies the sums over all K tiles by the factors of their weight rows and of their tokens. */
 template <int N8>
 MF_DEVICE void scale_by_row(const mf_hip_tile_args &a, i32 block, i32 expert, i32 col, i32 row, sums &d)
 {
@@ -258,7 +264,7 @@ MF_DEVICE void scale_by_row(const mf_hip_tile_args &a, i32 block, i32 expert, i3
     }
 }
 #elif MF_FORMAT != BF16 && !BY_BLOCK
-/* Applies per-row or per-tensor scales to the whole sum. */
+/* Multiplies the sums over all K tiles by per-row or per-tensor scales. */
 template <int N8>
 MF_DEVICE void scale_by_row(const mf_hip_tile_args &a, i32 block, i32 expert, i32 col, i32 row, sums &d)
 {

@@ -28,7 +28,7 @@ template <int Cols, class Counts> struct y_zeroing {
     const mf_hip_bulk_args &a;
     const u8 *zeros;
     i32 at, left; /* at: next chunk, or -1 if there are no more; left: number of chunks left in the batch */
-    u32 next;     /* claimed batch */
+    u32 next;     /* index of the claimed batch */
 
     explicit __device__ __forceinline__ y_zeroing(const mf_hip_bulk_args &args, const u8 *at_zeros)
         : a(args), zeros(at_zeros), at(a.y && threadIdx.x % WARPGROUP == MF_WAVE ? 0 : -1), left(0), next(0)

@@ -21,8 +21,9 @@
 
 __device__ u32 mf_meeting[2];
 
-/* Tile scheduler. A block's first tile of a stage has the block's index, so that it is known before the grid
- * barrier. The scheduler ignores L2 partitions, because with few tokens only one SM reads nearly all data. */
+/* Tile scheduler. A block's first tile of a stage has the block's index, so that the tile is known before the
+ * grid barrier. The scheduler ignores L2 partitions, because with few tokens hardly any data are read by more
+ * than one SM. */
 struct tile_scheduler {
     u32 *claims;
     bool first;
@@ -186,7 +187,8 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS, 1)
         wait_h wait_h = {a.done};
         up::produce(a.w1, a.w1.map, t1, r, n_blocks, of_up, wait_prepared, up_aside);
         if ((i32)blockIdx.x >= n_blocks * up::tiles_of_block)
-            /* no tile of stage 1 has waited yet; stage 2 must, because other blocks zero its counts */
+            /* the block had no tile of stage 1, so it has not waited yet; stage 2 needs the wait, because
+             * other blocks zero the counts of stage 2 */
             wait_prepared(0);
         down::produce(a.w2, a.h_map, t2, r, n_blocks, of_down, wait_h, down_aside);
         mf_copy_commit();

@@ -42,7 +42,8 @@
 #define STAGE_BYTES   (MF_CEIL(MF_BN * W_ROW_BYTES + MF_BM * X_ROW_BYTES + SCALES, 1024) * 1024)
 #define OUT_BYTES     (MF_BM * OUT_STRIDE * 2)
 #define GATHERS       (MF_STAGE == 1)
-#define USES_CP_ASYNC (GATHERS || BY_BLOCK) /* all four producer warps issue copies */
+/* true: all four producer warps issue copies */
+#define USES_CP_ASYNC (GATHERS || BY_BLOCK)
 /* Arrivals at a full barrier: one for the TMA load, and two per producer thread, for its cp.async copies and
  * for its ordinary stores. */
 #define ARRIVALS (1 + 2 * WARPGROUP)
@@ -63,7 +64,7 @@
 
 #include "hopper_w4_producer.h"
 
-/* What a consumer knows about a tile before the mainloop. */
+/* A consumer's data about a tile, which are loaded before the mainloop. */
 struct tile_info {
     i32 block, col, expert;
     i32 width; /* smallest width that holds the block's tokens; padding is at the end of a block */

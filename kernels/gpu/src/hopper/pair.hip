@@ -30,9 +30,9 @@ __device__ struct {
     u32 zero_batches, y; /* number of batches of y that are claimed, and that are zeroed */
 } mf_pair_counts;
 
-/* Called by one consumer warp of each block, which is idle at this point; mf_begin orders it after earlier
- * launches. The first block to start zeroes the tile counts, so that no block waits for a block that has not
- * started. */
+/* Zeroes the tile counts in the first block that starts, so that no block waits for a block that has not
+ * started. One consumer warp of each block calls this function, because it is idle at this point; mf_begin
+ * orders the call after earlier launches. */
 MF_DEVICE void begin_counts(const mf_hip_pair_args &p)
 {
     const i32 lane = (i32)threadIdx.x % MF_WAVE;
@@ -48,8 +48,8 @@ MF_DEVICE void begin_counts(const mf_hip_pair_args &p)
     }
     mf_named_barrier_arrive(COUNTS_BARRIER, MF_WAVE + WARPGROUP);
 }
-/* Called by the producer warps after the block's last use of the counts. The last block resets the counts for
- * the next launch. */
+/* Resets the counts for the next launch, in the last block. The producer warps call this function after the
+ * block's last use of the counts. */
 MF_DEVICE void end_counts()
 {
     mf_named_barrier_sync(COUNTS_BARRIER, MF_WAVE + WARPGROUP);

@@ -6,8 +6,9 @@
  *   MF_K        topk        MF_WEIGHT  multiply the product by the routing weight
  *   MF_HALVES   weight rows per column: 2 (gate and up) in stage 1; 1 in stage 2, and in stage 1 without up
  *   MF_BM, MF_BN  tokens of a tile, which are one expert block; weight rows of a tile
- *   MF_BIAS     b1 is added before the activation and after the routing weight; b2 before the routing weight
- *   MF_QUANT    stage 1 stores h as e4m3 with 1x128 block scales; a tile then has whole groups
+ *   MF_BIAS     stage 1 adds b1 after the multiplication by the routing weight, before the activation;
+ *               stage 2 adds b2 before the multiplication by the routing weight
+ *   MF_QUANT    stage 1 stores h as e4m3 with 1x128 block scales; a tile then consists of whole groups
  *
  * The epilogue first leaves a tile as bf16 or 8-bit codes in shared memory, out[token][column], and stores
  * the tile's rows from there. */

@@ -4,7 +4,8 @@
  * sixteen tokens, in the asm text and in the operand list. */
 #pragma once
 
-/* Operand numbers in the asm text: HALF for eight tokens, number i for 16·(i + 1) tokens. */
+/* Operand numbers in the asm text: the macro HALF is for eight tokens, macro number i for 16·(i + 1) tokens.
+ */
 #define MF_NUMBERS_HALF "%0, %1, %2, %3"
 #define MF_NUMBERS_0    "%0, %1, %2, %3, %4, %5, %6, %7"
 #define MF_NUMBERS_1  \
@@ -53,7 +54,7 @@
     MF_NUMBERS_14 ", " \
                   "%120, %121, %122, %123, %124, %125, %126, %127"
 
-/* Accumulator operands: HALF for eight tokens, number i for 16·(i + 1) tokens. */
+/* Accumulator operands: the macro HALF is for eight tokens, macro number i for 16·(i + 1) tokens. */
 #define MF_SUMS_AT(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
 #define MF_SUMS_HALF  MF_SUMS_AT(0)
 #define MF_SUMS_0     MF_SUMS_AT(0), MF_SUMS_AT(1)
@@ -86,7 +87,7 @@ template <int N8> struct mf_wgmma;
                      : MF_SUMS_##part                                                         \
                      : "l"(w), "l"(x), "r"(adds));                                            \
     }
-/* Takes operand A from registers (the "RS" variant). A warp has its sixteen rows in the layout of
+/* Takes operand A from registers (the "RS" variant). Each warp holds its sixteen rows of A in the layout of
  * mf_mma_bf16. */
 #define MF_WGMMA_RS(n, part, w0, w1, w2, w3, nx, nadds)                                                  \
     static __device__ __forceinline__ void bf16_rs(float(*d)[4], const u32 *w, u64 x, int adds)          \

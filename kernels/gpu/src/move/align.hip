@@ -1,18 +1,19 @@
 /* moe_align_block_size, vLLM's order of experts (common/moe/tensor_spec.h): flat ids token * k + slot in
  * blocks of MF_BLOCK_M rows of one expert. Padding and the tail have id T * k, and blocks of the tail have
- * expert -1. Slots stay in order within an expert.
+ * expert -1. Within an expert, slots stay in their original order.
  *
  * Each warp of a block counts a contiguous run of ids by expert. Every block counts all ids, so that no block
  * waits for another block. Each block then writes the ids that some of its warps have counted. There are at
  * most MF_THREADS experts, and at most as many blocks as warps per block. With expert parallelism
- * (local_experts.h) ids of other ranks' experts get no row.
+ * (local_experts.h), ids of other ranks' experts get no row.
  *
  *   shared memory: count[waves][E] | begin[E] (first row) | total[E] | room[waves] */
 #include "dialect.h"
 #include "args.h"
 #include "count.h"
 
-/* Writes this block's part of the padding, which follows each expert's rows and the last expert. */
+/* Writes this block's part of the padding. Padding follows the rows of each expert and, as the tail, the last
+ * expert. */
 MF_DEVICE void place_padding(const mf_hip_align_args &a, const i32 *begin, const i32 *total, i32 end)
 {
     const i32 pad = a.token * MF_K, lane = threadIdx.x % MF_WAVE, runs = gridDim.x * WAVES;

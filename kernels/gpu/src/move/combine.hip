@@ -1,6 +1,7 @@
-/* Combine: y[t] = sum over the slots j of z[t·k + j], times the routing weight with MF_WEIGHTED. A thread
- * processes eight columns of one token and loads all slots at once. Slots are added in order, so results are
- * reproducible. Slots of non-local experts (local_experts.h) have no row and are not read. */
+/* Combine: y[t] is the sum of z[t·k + j] over the slots j. With MF_WEIGHTED, each z is first multiplied by
+ * its routing weight. A thread processes eight columns of one token and loads all slots at once. Slots are
+ * added in order, so results are reproducible. Slots of non-local experts (local_experts.h) have no row and
+ * are not read. */
 #include "dialect.h"
 #include "args.h"
 #include "local_experts.h"

@@ -1,18 +1,18 @@
 /* Counts ids by expert: the first step of sort.h and align.hip. Each warp counts a contiguous run of ids.
- * There are MF_E experts, at most MF_THREADS. Ids of non-local experts (local_experts.h) and positions beyond
- * the end count as MF_E. */
+ * There are MF_E experts, at most MF_THREADS. Ids of non-local experts (local_experts.h), and positions
+ * beyond the end, are counted as ids of an expert MF_E. */
 #pragma once
 
 #include "local_experts.h"
 #include "scan.h"
 
-#define LOADS_IN_FLIGHT 8 /* loads in flight per thread */
+#define LOADS_IN_FLIGHT 8 /* number of loads in flight per thread */
 
-/* N ids of a warp's run that belong to one lane. Consecutive ids of a lane are a warp's width apart. */
+/* The N ids of a warp's run that one lane processes. Consecutive ids of a lane are a warp's width apart. */
 template <int N> struct id_batch {
     i32 first; /* index of the lane's first id */
     u32 expert[N];
-    i32 rank[N]; /* number of the expert's ids that were counted before this one */
+    i32 rank[N]; /* per id: number of ids of the same expert that were counted before it */
 };
 
 /* Starts loading the batch's ids. */
@@ -44,8 +44,8 @@ template <int N> MF_DEVICE void count_batch(i32 to, i32 *count, id_batch<N> &t)
     }
 }
 
-/* Thread e scans the counts of expert e. Replaces each warp's count by the position of the warp's first id
- * among the block's ids of the expert. Returns the block's number of ids of the expert. */
+/* Thread e scans the counts of expert e. Replaces each warp's count by the number of ids of the expert in
+ * lower warps. Returns the number of ids of the expert in the block. */
 MF_DEVICE i32 scan_waves(i32 *count)
 {
     i32 c[WAVES], rows = 0;
@@ -62,7 +62,7 @@ MF_DEVICE i32 scan_waves(i32 *count)
     return rows;
 }
 
-/* Writes part `part` of n_parts of the experts array, which has the expert of each expert block. */
+/* Writes part number `part` (of n_parts) of the experts array, which has the expert of each expert block. */
 MF_DEVICE void place_experts(i32 *experts, const i32 *begin, const i32 *total, i32 part, i32 n_parts)
 {
     for (i32 e = part * MF_THREADS + threadIdx.x; e < MF_E; e += n_parts * MF_THREADS) {

@@ -1,5 +1,5 @@
-/* Converts vLLM's order of experts to AITER's (common/moe/tensor_spec.h): flat ids become packed ids, and the
- * weights, which vLLM's kernels look up by flat id, are written in sorted order. */
+/* Converts vLLM's order of experts to AITER's (common/moe/tensor_spec.h). Flat ids become packed ids. vLLM's
+ * kernels look up weights by flat id; here the weights are written in sorted order. */
 #include "dialect.h"
 #include "args.h"
 

@@ -1,5 +1,5 @@
-/* Mapping of global to local experts. With expert parallelism ids count the experts of all ranks. The MF_E
- * experts from MF_FIRST on are local. */
+/* Mapping of global to local experts. With expert parallelism, ids are global indices among the experts of
+ * all ranks. The MF_E experts from MF_FIRST on are local. */
 #pragma once
 
 #ifdef MF_FIRST

@@ -2,7 +2,7 @@
  * bytes at a time. K is MF_K. Padding rows are neither read nor written. */
 #pragma once
 
-#define CHUNKS (MF_ROW / MF_CHUNK) /* per row */
+#define CHUNKS (MF_ROW / MF_CHUNK) /* chunks per row */
 
 #if MF_CHUNK == 16
 typedef mf_16b chunk;
@@ -36,7 +36,7 @@ typedef u32 scale_part;
 #else
 typedef u8 scale_part;
 #endif
-/* Copies the scale and the global factor that all rows share. */
+/* Copies the scale and the global factor if all rows share them. */
 MF_DEVICE void copy_shared_scales(const mf_hip_permute_args &a)
 {
 #ifndef MF_SCALES
@@ -46,7 +46,7 @@ MF_DEVICE void copy_shared_scales(const mf_hip_permute_args &a)
     if (a.to_factor && global_thread() == 0)
         *a.to_factor = *a.from_factor;
 }
-/* Gathers the MF_SCALES bytes of scales of each row, and copies scales that all rows share. */
+/* Gathers the MF_SCALES bytes of scales of each row, and copies the scales that all rows share. */
 MF_DEVICE void gather_scales(const mf_hip_permute_args &a)
 {
 #ifdef MF_SCALES

@@ -1,21 +1,22 @@
 /* Moves many rows into expert order and back (permute.h).
  *
- *   mf_gather     each row in expert order loads its token's row; x is read repeatedly and should fit into L2
- *   mf_permute    each token's row is read once and written to all of its destinations, for memory-bound
- *                 sizes
- *   mf_unpermute  y[t] = sum of the rows of the slots of t, times their routing weights with MF_WEIGHTED,
- *                 in slot order and in floats, so results are reproducible
+ *   mf_gather     each row in expert order loads its token's row; x is read repeatedly, so it should fit L2
+ *   mf_permute    each token's row is read once and written to all of its destinations; used for sizes at
+ *                 which memory bandwidth is the limit
+ *   mf_unpermute  y[t] is the sum of the rows of the slots of t. With MF_WEIGHTED, each row is first
+ *                 multiplied by its routing weight. Sums are computed in floats and in slot order, so results
+ *                 are reproducible
  *
- * mf_permute and mf_unpermute use the inverse of the sorted ids. All blocks compute it before a grid barrier,
- * so the grid must be co-resident. Row indices are loaded one iteration ahead, because writes may have
- * evicted them from L2. With expert parallelism a route without a row leaves stale data in a.row_of, so an
- * entry counts only if the row's id matches. */
+ * mf_permute and mf_unpermute use the inverse of the sorted ids. All blocks compute the inverse together
+ * before a grid barrier, so the grid must be co-resident. Row indices are loaded one iteration ahead, because
+ * writes may have evicted them from L2. With expert parallelism, a route without a row has a stale entry in
+ * a.row_of. An entry is therefore used only if its row has the id of the route. */
 #include "dialect.h"
 #include "args.h"
 #include "permute.h"
 #include "invert.h"
 
-#define UNROLL 4 /* chunks in flight per thread */
+#define UNROLL 4 /* number of chunks in flight per thread */
 
 extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_gather(const mf_hip_permute_args a)
 {

@@ -2,9 +2,9 @@
  * block (permute.h).
  *
  *   mf_sort_permute   also sorts: every block sorts all ids (at most MF_ROUTES) itself while it loads the
- *                     rows that it will write. There is one block per SM, because sorting occupies the SM;
- *                     a.parts threads split the slots of a chunk, up to one thread per slot
- *   mf_unpermute_few  as mf_unpermute; every block inverts all sorted ids itself */
+ *                     rows that it will write. There is one block per SM, because sorting occupies the SM.
+ *                     a.parts threads split the slots of a chunk among themselves, up to one thread per slot
+ *   mf_unpermute_few  does the same as mf_unpermute, but every block inverts all sorted ids itself */
 #include "dialect.h"
 #include "args.h"
 #include "permute.h"
@@ -21,7 +21,7 @@ MF_DEVICE void find_rows(const mf_hip_permute_args &a, i32 *row_of)
     for (i32 i = threadIdx.x; i < a.token * MF_K; i += MF_THREADS)
         row_of[i] = -1;
     __syncthreads();
-    /* ids beyond num_valid are loaded together with num_valid and then ignored */
+    /* the first ids are loaded at the same time as num_valid; ids beyond num_valid are then ignored */
     for (i32 first = 0, end = a.rows; first < end; first += 4 * MF_THREADS * LOADS_IN_FLIGHT, end = used) {
         mf_16b ids[LOADS_IN_FLIGHT];
         MF_UNROLL
@@ -125,7 +125,7 @@ MF_DEVICE i32 place_experts(order &o)
 }
 
 /* Writes the sorted order for later kernels. One warp per expert writes the expert's blocks and padding. A
- * route is written by the thread that has the route's weight. */
+ * route is written by the thread that holds the route's weight. */
 MF_DEVICE void write_order(const mf_hip_permute_args &a, const order &o, i32 end, float weight)
 {
     const i32 lane = threadIdx.x % MF_WAVE, runs = gridDim.x * WAVES;
@@ -151,8 +151,8 @@ MF_DEVICE void write_order(const mf_hip_permute_args &a, const order &o, i32 end
     }
 }
 
-/* Writes a piece of a token's row to those of its destinations whose slot modulo `parts` (a power of two) is
- * `part`. */
+/* Writes a piece of a token's row to the destinations of the slots for which slot modulo `parts` (a power of
+ * two) equals `part`. */
 template <typename PIECE>
 MF_DEVICE void spread(const order &o, void *to, i32 token, i32 pieces, i32 column, const PIECE &v, i32 part,
                       i32 parts)

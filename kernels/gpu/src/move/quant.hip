@@ -1,9 +1,9 @@
 /* Quantises rows of MF_COLS bf16 to 8 or 4 bits with scales (encode.h).
  *
  * For scales of groups see quant_groups.h. With one scale per row, a warp processes a row if the row fits in
- * the warp's registers; otherwise a block does. With one scale for all rows, each block writes the amax of
- * its rows, and after a grid barrier each block reads the amax of all blocks; the grid must be co-resident.
- */
+ * the warp's registers; otherwise a block processes the row. With one scale for all rows, each block writes
+ * the amax of its rows. After a grid barrier, each block reads the amax values of all blocks, so the grid
+ * must be co-resident. */
 #include "dialect.h"
 #include "quant_groups.h"
 
@@ -17,8 +17,9 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_quant(const mf_hi
 }
 #elif MF_GROUP == 0
 #    define LANES (ROW_CHUNKS <= 8 * MF_WAVE ? MF_WAVE : MF_THREADS) /* lanes per row */
-#    define HELD  MF_MIN(MF_CEIL(ROW_CHUNKS, LANES), 8)              /* chunks per lane kept in registers */
-#    define ROWS  (MF_THREADS / LANES)                               /* rows per block and iteration */
+/* number of chunks per lane that are kept in registers */
+#    define HELD  MF_MIN(MF_CEIL(ROW_CHUNKS, LANES), 8)
+#    define ROWS  (MF_THREADS / LANES) /* rows of a block per iteration */
 
 /* Returns the maximum over all lanes of a row. `turn` alternates between two buffers, so that one barrier per
  * row suffices. */
@@ -75,8 +76,8 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_quant(const mf_hi
 
 __device__ u32 mf_barrier[2];
 
-/* False for padding rows, whose contents are arbitrary and must not affect the scale. Padding rows are still
- * encoded. */
+/* Returns false for chunks of padding rows, which have arbitrary contents and must not affect the scale.
+ * Padding rows are still encoded. */
 MF_DEVICE bool counts(const mf_hip_quant_args &a, i64 chunk)
 {
     return !a.sorted_ids || mf_id_token(a.sorted_ids[chunk / ROW_CHUNKS]) < a.token;

@@ -2,9 +2,10 @@
  * its codes and scales are written to all of its destinations (permute.h, invert.h, encode.h). A row is
  * MF_ROW bytes of bf16.
  *
- * As in quant.hip, a few lanes share a group; with one scale per row, a warp shares it. A lane with few
- * chunks of a group keeps them in registers; a lane with more chunks loads them again for encoding. With one
- * scale for all rows, each block writes the amax of its rows before the grid barrier of the inversion. */
+ * As in quant.hip, a few lanes share a group; with one scale per row, the group is the row and a warp shares
+ * it. A lane with few chunks of a group keeps them in registers; a lane with more chunks loads them again for
+ * encoding. With one scale for all rows, each block writes the amax of its rows before the grid barrier of
+ * the inversion. */
 #include "dialect.h"
 #include "args.h"
 #include "permute.h"
@@ -22,7 +23,7 @@
 #define GROUPS      MF_CEIL(CHUNKS, GROUP_CHUNKS) /* groups per row */
 #define OF_LANE     MF_CEIL(GROUP_CHUNKS, LANES)
 #define HOLDS       (OF_LANE <= 4)
-#define ALL_OF_LANE _Pragma("unroll 4") /* unrolls the loop completely when the chunks stay in registers */
+#define ALL_OF_LANE _Pragma("unroll 4") /* unrolls the loop completely if the chunks stay in registers */
 
 #if MF_GROUP < 0
 /* Writes the amax of this block's rows to memory, where all blocks read it. */
@@ -37,7 +38,7 @@ MF_DEVICE void write_block_amax(const mf_hip_permute_args &a)
     if (threadIdx.x == 0)
         a.largest[blockIdx.x] = (i32)top;
 }
-/* Returns the maximum over all blocks. Every warp reads the values of all blocks. */
+/* Returns the maximum of the amax values of all blocks. Every warp reads all of these values. */
 MF_DEVICE u32 amax_of_grid(const mf_hip_permute_args &a)
 {
     u32 top = 0;
@@ -47,7 +48,7 @@ MF_DEVICE u32 amax_of_grid(const mf_hip_permute_args &a)
 }
 #endif
 
-/* A group of a token's row: chunks `first` to `first + n - 1`. */
+/* A group of a token's row. It consists of chunks `first` to `first + n - 1`. */
 struct group {
     i64 token;
     i32 index, first, n;

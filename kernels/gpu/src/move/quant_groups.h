@@ -1,6 +1,6 @@
 /* Quantises groups of 128, 32 or 16 elements along rows of MF_COLS bf16 to 8 or 4 bits with scales
- * (encode.h). A few lanes share a group, with chunks of eight elements each. A row's last group may be
- * shorter, by a multiple of sixteen elements. */
+ * (encode.h). A few lanes share a group; each lane has one or two chunks of eight elements. A row's last
+ * group may be shorter, by a multiple of sixteen elements. */
 #pragma once
 
 #include "args.h"
@@ -25,7 +25,7 @@ MF_DEVICE void store_codes(const mf_hip_quant_args &a, i64 chunk, const codes_of
 #    define GROUPS           MF_CEIL(MF_COLS, MF_GROUP) /* groups per row */
 #    define HAS_SHORT_GROUP  (MF_COLS % MF_GROUP != 0)
 
-/* Returns the index of chunk c of a lane. Clears *ret_there if the chunk does not exist. */
+/* Returns the index of a lane's chunk number `c`. Sets *ret_there to false if the chunk does not exist. */
 MF_DEVICE i64 place_of(i64 group, int c, bool *ret_there)
 {
     const i32 lane = threadIdx.x % LANES + c * LANES;
@@ -37,7 +37,8 @@ MF_DEVICE i64 place_of(i64 group, int c, bool *ret_there)
     return row * ROW_CHUNKS + chunk;
 }
 
-/* Quantises the groups of `rows` rows. This call processes the part of block `block` of `blocks`. */
+/* Quantises the groups of `rows` rows. The work is split over `blocks` blocks, and this call does the part of
+ * block `block`. */
 MF_DEVICE void quantise_groups(const mf_hip_quant_args &a, i32 rows, i32 block, i32 blocks)
 {
     const i64 n = (i64)rows * GROUPS, stride = (i64)blocks * (MF_THREADS / LANES);

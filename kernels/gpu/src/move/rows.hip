@@ -8,13 +8,13 @@
 #define TEAMS   (THREADS / TEAM)
 #define NOWHERE 0xffffffffu
 
-/* One lane's statistics of a row. */
+/* Statistics of the elements of a row that one lane has processed. */
 struct row_stats {
     float difference, norm, size;
     u32 unwritten, unwritten_at, bad, bad_at, mismatches;
 };
 
-/* Compares v with the expected value w. `bits` is the bf16 of v, `col` its column. */
+/* Compares v with the expected value w. `bits` is v as bf16, `col` its column. */
 MF_DEVICE void check_element(row_stats &s, u32 bits, float v, float w, i32 col, const mf_hip_rows_args &a)
 {
     const float d = mf_plus(v, -w);
@@ -51,7 +51,8 @@ MF_DEVICE float float_of(const mf_16b &v, int i)
     return __uint_as_float(i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w);
 }
 
-/* Adds up the statistics of a team and writes them from lane 0. All threads of the block must call it. */
+/* Adds up the statistics of a team; lane 0 writes the totals. All threads of the block must call this
+ * function. */
 MF_DEVICE void write_row(const row_stats &s, bool is_there, mf_hip_row *to)
 {
     __shared__ double sums[3][THREADS];
@@ -91,8 +92,8 @@ MF_DEVICE void write_row(const row_stats &s, bool is_there, mf_hip_row *to)
     __syncthreads();
 }
 
-/* Compares rows with the corresponding rows of the reference, times their factors, or with zeros if there is
- * no reference. */
+/* Compares each row with the corresponding row of the reference times the row's factor, or with zeros if
+ * there is no reference. */
 extern "C" __global__ void __launch_bounds__(THREADS) mf_compare_reference(const mf_hip_rows_args a)
 {
     for (i64 first = (i64)blockIdx.x * TEAMS; first < a.rows; first += (i64)gridDim.x * TEAMS) {
@@ -122,8 +123,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) mf_compare_reference(const
     }
 }
 
-/* Compares the rows of two runs. `mismatches` counts elements whose bits differ. `difference` is the norm of
- * other run minus this run, `norm` the norm of this run. */
+/* Compares the rows of two runs. `mismatches` receives the number of elements with different bits.
+ * `difference` is the norm of the other run minus this run, `norm` the norm of this run. */
 extern "C" __global__ void __launch_bounds__(THREADS) mf_compare_runs(const mf_hip_rows_args a)
 {
     for (i64 first = (i64)blockIdx.x * TEAMS; first < a.rows; first += (i64)gridDim.x * TEAMS) {
@@ -144,8 +145,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) mf_compare_runs(const mf_h
     }
 }
 
-/* Multiplies float rows by their factors, rounds the product, and then rounds it to bf16 as input of a
- * candidate. */
+/* Multiplies float rows by their factors and rounds each product to float, then to bf16, the format of a
+ * candidate's input. */
 extern "C" __global__ void __launch_bounds__(THREADS) mf_round(const mf_hip_round_args a)
 {
     for (i64 row = (i64)blockIdx.x * TEAMS + threadIdx.x / TEAM; row < a.rows;
@@ -163,8 +164,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) mf_round(const mf_hip_roun
     }
 }
 
-/* Copies a row in units of T, the widest type that divides the row. If source < 0, writes the poison pattern.
- */
+/* Copies a row in units of T, the widest type that divides the row. If `source` is negative, writes the
+ * poison pattern instead. */
 template <class T> MF_DEVICE void gather_row(const mf_hip_gather_args &a, i64 row, i64 source, T poison)
 {
     const i64 n = a.row_bytes / (i64)sizeof(T);

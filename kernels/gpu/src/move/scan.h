@@ -1,5 +1,5 @@
-/* Prefix sum over the MF_THREADS threads of a block. The block must not have more warps than a warp has
- * lanes. */
+/* Prefix sum over the MF_THREADS threads of a block. The number of warps in the block must not exceed the
+ * number of lanes in a warp. */
 #pragma once
 
 #define WAVES (MF_THREADS / MF_WAVE)

@@ -2,9 +2,9 @@
  * common/moe/tensor_spec.h requires. The sort is stable, so results are reproducible.
  *
  * Each warp counts a contiguous run of ids by expert. A block scans its own counts and gets the counts of the
- * other blocks (enum sort_method). Each warp then knows the start of its ids within each expert and writes
+ * other blocks (enum sort_method). Each warp then knows at which row its ids of each expert start, and writes
  * its ids. There are MF_E experts, at most MF_THREADS; MF_K is topk. With GRID_SYNC the blocks must be
- * co-resident. With expert parallelism (local_experts.h) ids of other ranks' experts get no row.
+ * co-resident. With expert parallelism (local_experts.h), ids of other ranks' experts get no row.
  *
  *   shared memory: count[waves][E] | start[E] (first row of this block's ids) | begin[E] (first row) |
  *                  total[E]; before the scan begin and total hold the results of count_others */
@@ -17,12 +17,13 @@
 
 __device__ u32 mf_sorters[2]; /* grid barrier */
 
-/* How blocks share a sort. If there are few ids, it is cheaper for each block to read all of them than to
- * wait at a grid barrier. */
+/* How blocks share a sort. If there are few ids, reading all ids in each block is cheaper than waiting at a
+ * grid barrier. */
 enum sort_method {
-    /* each block counts all ids and so knows experts and num_valid; the blocks share only the writing */
+    /* each block counts all ids and therefore knows experts and num_valid; the blocks share only the writing
+     */
     RANK_ALL,
-    /* each block counts its own ids by warp and expert, and the other blocks' ids only by expert */
+    /* each block counts its own ids by warp and expert, but the ids of other blocks only by expert */
     COUNT_OTHERS,
     /* each block counts its own ids and writes the counts to a.counts; a grid barrier follows */
     GRID_SYNC,
@@ -33,7 +34,8 @@ template <int Threads> MF_DEVICE enum sort_method choose_sort_method(i32 ids)
     return ids <= MF_HIP_SORT_RANKED ? RANK_ALL : ids <= MF_HIP_SORT_COUNTED ? COUNT_OTHERS : GRID_SYNC;
 }
 
-/* Loads ids outside this block's run [from, to), MF_THREADS apart. Ids inside the run become MF_E. */
+/* Loads ids outside this block's run [from, to). A thread's ids are MF_THREADS apart. Ids inside the run are
+ * replaced by MF_E. */
 MF_DEVICE void load_others(const i32 *ids, i32 n, i32 from, i32 to, u32 (&ret)[LOADS_IN_FLIGHT])
 {
     MF_UNROLL
@@ -42,7 +44,8 @@ MF_DEVICE void load_others(const i32 *ids, i32 n, i32 from, i32 to, u32 (&ret)[L
         ret[c] = i < n && (i < from || i >= to) ? MF_MIN((u32)mf_local_expert(ids[i]), (u32)MF_E) : MF_E;
     }
 }
-/* Adds the loaded ids to the counts per expert of the blocks before and after this block. */
+/* Adds the loaded ids to two sets of counts per expert: for the blocks before and for the blocks after this
+ * one. */
 MF_DEVICE void count_others(const u32 (&expert)[LOADS_IN_FLIGHT], i32 from, i32 *before, i32 *behind)
 {
     MF_UNROLL
@@ -52,9 +55,9 @@ MF_DEVICE void count_others(const u32 (&expert)[LOADS_IN_FLIGHT], i32 from, i32 
     }
 }
 
-/* Thread e returns the number of expert e's rows in lower blocks; `rows` is their number in this block, and
- * *ret_all receives their number in all blocks. scan_others() uses the results of count_others, scan_blocks()
- * uses a grid barrier. */
+/* Thread e returns the number of expert e's rows in lower blocks. `rows` is the number of the expert's rows
+ * in this block, and *ret_all receives their number in all blocks. scan_others() uses the results of
+ * count_others, scan_blocks() uses a grid barrier. */
 MF_DEVICE i32 scan_others(const i32 *before, const i32 *behind, i32 rows, i32 *ret_all)
 {
     const bool is_expert = threadIdx.x < MF_E;
@@ -101,7 +104,8 @@ MF_DEVICE void load_weights(const float *weights, i32 to, const id_batch<LOADS_I
 }
 
 /* Writes the batch's ids to row start[expert] + rank, plus the warp's base[expert] if `base` is not NULL. If
- * all blocks have the same ids, the blocks take turns, each with a group of a warp's width. */
+ * all blocks have the same ids, each block writes only part number `part` of n_parts: every n_parts-th group
+ * of MF_WAVE ids. */
 MF_DEVICE void place_batch(const mf_hip_sort_args &a, i32 to, const i32 *start, const i32 *base,
                            const id_batch<LOADS_IN_FLIGHT> &t, const float (&weight)[LOADS_IN_FLIGHT],
                            i32 part, i32 n_parts)
@@ -117,7 +121,7 @@ MF_DEVICE void place_batch(const mf_hip_sort_args &a, i32 to, const i32 *start, 
     }
 }
 
-/* Writes part `part` of n_parts of the padding in the last block of each expert. */
+/* Writes part number `part` (of n_parts) of the padding in the last block of each expert. */
 MF_DEVICE void place_padding(const mf_hip_sort_args &a, const i32 *begin, const i32 *total, i32 part,
                              i32 n_parts)
 {
@@ -142,8 +146,8 @@ struct block_part {
 };
 
 /* Sorts the ids. When the function returns, its writes to global memory are not yet visible to other threads.
- * A warp's last batch stays in registers during the scan; earlier batches are loaded again. overlap() runs
- * while the first ids are loaded. */
+ * A warp's last batch of ids stays in registers during the scan; earlier batches are loaded again. overlap()
+ * runs while the first ids are loaded. */
 template <class Overlap>
 MF_DEVICE void sort_ids(const mf_hip_sort_args &a, i32 *lds, const block_part by, Overlap &overlap)
 {

@@ -1,6 +1,6 @@
-/* Prepares stage 1 in one launch. The first blocks sort the ids (sort.h); the other blocks quantise x
- * (quant_groups.h, with MF_GROUP) and zero y if it is not NULL. The sort is bound by latency, the rest by
- * memory bandwidth. The grid has more blocks than those that sort; with GRID_SYNC all blocks must be
+/* Prepares stage 1 in one launch. The first blocks sort the ids (sort.h). The other blocks quantise x
+ * (quant_groups.h, with MF_GROUP) and zero y if it is not NULL. The sort is bound by latency, the other work
+ * by memory bandwidth. The grid has more blocks than those that sort; with GRID_SYNC all blocks must be
  * co-resident. */
 #include "dialect.h"
 #include "sort.h"

@@ -1,4 +1,5 @@
-/* Sums eight columns of a token over the rows of its slots, with all loads in flight at once. */
+/* Sums eight columns of a token over the rows of the token's slots, with the loads of all slots in flight at
+ * once. */
 #pragma once
 
 struct slots {

@@ -1,5 +1,5 @@
-/* Zeroes rows of MF_COLS 16-bit elements of y, to which a stage adds later. A call processes the part of
- * block `block` of `blocks`. */
+/* Zeroes rows of MF_COLS 16-bit elements of y, to which a stage adds later. The work is split over `blocks`
+ * blocks, and a call does the part of block `block`. */
 #pragma once
 
 MF_DEVICE void zero_rows(void *y, i32 rows, i32 block, i32 blocks)

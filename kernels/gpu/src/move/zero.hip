@@ -1,4 +1,4 @@
-/* Zeroes y, to which a stage adds later (zero.h). */
+/* Zeroes y before a stage adds to it (zero.h). */
 #include "dialect.h"
 #include "args.h"
 #include "zero.h"
