@@ -1,5 +1,4 @@
-/* Manages the child processes of `moefarm tune`. If `moefarm tune` dies, the kernel stops the child
- * processes. */
+/* Manages the child processes of `moefarm tune`. If `moefarm tune` dies, Linux kills the child processes. */
 #pragma once
 
 #include <stdbool.h>

@@ -144,12 +144,12 @@ int mf_reference_sort(const struct mf_shape *shape, const int32_t *ids, const fl
 int mf_reference_align(const struct mf_shape *shape, const int32_t *ids, int32_t block_m,
                        const struct mf_tensor_ref *aligned);
 
-/* Writes the encoded bits of a tensor spec to `to`, as input of a step. Padding rows of sorted order and rows
- * of slots of remote experts are filled with poison (NaN), which exposes a step that reads them. Weights are
- * packed from data->w1, w2 into the tensor spec's layout; for w1d and w2d the weights of all experts are also
- * dequantised. `sorted` holds the sorted ids for block size a->block, or is NULL for tensor specs in token or
- * slot order. A zeroed tensor spec is filled with zeros. Returns -EINVAL if the tensor spec has no reference,
- * or -ENOMEM. */
+/* Writes the encoded bits of a tensor spec to `to`, as input of a step. In sorted order the padding rows, and
+ * in slot order the rows of remote experts, are filled with poison (NaN), which exposes a step that reads
+ * them. Weights are packed from data->w1, w2 into the tensor spec's layout; for w1d and w2d the weights of
+ * all experts are also dequantised. `sorted` holds the sorted ids for block size a->block, or is NULL for
+ * tensor specs in token or slot order. A zeroed tensor spec is filled with zeros. Returns -EINVAL if the
+ * tensor spec has no reference, or -ENOMEM. */
 int mf_reference_tensor_spec(const struct mf_layer_data *data, const struct mf_reference *r,
                              const struct mf_tensor_spec *a, const struct mf_tensor_ref *sorted,
                              const struct mf_tensor_ref *to);

@@ -1,5 +1,5 @@
-/* Counts the shapes that production missed in its tuned table, and submits batches for them. The request
- * handlers of the writing thread call these functions within the iteration's transaction
+/* Counts the shapes that production looked up but did not find in its tuned table, and submits batches for
+ * them. The request handlers of the writing thread call these functions within the iteration's transaction
  * (server/farm/farm.h). */
 #pragma once
 

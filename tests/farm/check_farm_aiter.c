@@ -155,8 +155,8 @@ static struct mf_table *export_for_aiter(const char *query)
     return t;
 }
 
-/* Checks a row as AITER does. The table reader reports no problem for such a row, so production would read
- * and match it. */
+/* Checks a row as AITER does, to find errors that the table reader does not report. Production would read and
+ * match a row with such an error. */
 static void check_row(const struct mf_table_row *row)
 {
     ck_assert_double_gt(row->us, 0);

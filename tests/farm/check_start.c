@@ -32,8 +32,8 @@ static void teardown(void)
     ck_assert_int_eq(remove_tree(folder), 0);
 }
 
-/* Starts moefarmd. If it starts successfully, it is killed after 10 s and its exit code differs from that of
- * an error. */
+/* Starts moefarmd. If moefarmd starts, it is killed after 10 s; its exit code then differs from that of a
+ * failed start. */
 static struct ran start(const char *const *more)
 {
     const char *const program[] = {"timeout", "10",          "env",     DAEMON, "--http", "127.0.0.1:0",

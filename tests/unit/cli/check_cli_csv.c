@@ -102,7 +102,7 @@ static int64_t found(const cJSON *json, const char *code)
     return n;
 }
 
-/* Checks five of AITER's tables. Together these tables contain every finding of the codes below.
+/* Checks five of AITER's tables. Together these tables produce every finding that has one of the codes below.
  * check_table_check checks all 51 tables. */
 MF_TEST(shipped)
 {

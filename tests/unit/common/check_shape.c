@@ -286,7 +286,8 @@ MF_TEST(expert_parallelism)
     ck_assert_str_eq(column, "form");
 }
 
-/* Every column except token changes the layer model. mf_shape_compare is a total order. */
+/* Shapes that differ in any column except token belong to different layer models. mf_shape_compare is a total
+ * order. */
 MF_TEST(every_column_is_compared, .rows = MF_SHAPE_N_COLUMNS)
 {
     static const char *const other[MF_SHAPE_N_COLUMNS] = {"5",
