@@ -50,6 +50,19 @@ static void check_refusal(const struct mf_response *p)
     MF_MUST(json && mf_json_text(json, "title", &title) == 0 && mf_json_array(json, "errors"));
 }
 
+/* Options read back from the stored JSON must print the same JSON. */
+static void check_storage(const struct mf_batch_options *o)
+{
+    struct mf_batch_options again;
+    _cleanup_(cJSON_Deletep) cJSON *stored = mf_batch_options_print(o, false);
+    _cleanup_(cJSON_Deletep) cJSON *for_units = mf_batch_options_print(o, true);
+    MF_MUST(stored && for_units);
+    mf_batch_options_read(stored, &again);
+    _cleanup_(cJSON_Deletep) cJSON *printed = mf_batch_options_print(&again, false);
+    _cleanup_(mf_freep) char *a = mf_json_print(stored), *b = mf_json_print(printed);
+    MF_MUST(a && b && strcmp(a, b) == 0);
+}
+
 static void check_options(const struct mf_batch_options *o)
 {
     char text[MF_ROUTING_TEXT_MAX];
@@ -60,6 +73,7 @@ static void check_options(const struct mf_batch_options *o)
     MF_MUST(o->n_classes <= 16 && o->n_no_fuse <= MF_BATCH_NO_FUSE_MAX && o->n_regret <= MF_BATCH_REGRET_MAX);
     mf_routing_print(&o->routing, text);
     MF_MUST(mf_routing_parse(text, &again) == 0);
+    check_storage(o);
 }
 
 static void check_batch(const struct mf_submission *s)

@@ -31,6 +31,7 @@
 #if MF_SIM
 #    include "worker/runner/sim_unit.h"
 #endif
+#include "worker/runner/offer_message.h"
 #include "worker/sandbox/sandbox.h"
 
 #define STEPS_MAX 65536

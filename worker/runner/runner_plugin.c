@@ -1,4 +1,5 @@
 #include "worker/runner/runner_plugin.h"
+#include "worker/runner/offer_message.h"
 
 #include <errno.h>
 #include <signal.h>

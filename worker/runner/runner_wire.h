@@ -14,7 +14,6 @@
 #include <stdint.h>
 
 #include "common/base/buf.h"
-#include "common/moe/step.h"
 
 #define MF_CHANNEL_LINE_MAX (8u << 20)
 #define MF_CHANNEL_OUT_MAX  (32u << 20) /* maximum number of bytes queued but not written */
@@ -73,10 +72,5 @@ int mf_channel_wait(struct mf_channel *c, int64_t timeout_ms, cJSON **ret);
 
 /* Returns a new message {"op": op}, or NULL if out of memory. */
 cJSON *mf_channel_message(const char *op);
-/* Returns a message with a step of an enumeration, or NULL if out of memory. */
-cJSON *mf_channel_step_message(const struct mf_step *step);
-/* Returns a message with a rejection of an enumeration, or NULL if out of memory. */
-cJSON *mf_channel_reject_message(const char *family, const char *kernel, const char *rule, const char *format,
-                                 va_list args);
 /* Returns the op of a message from mf_channel_next. */
 const char *mf_channel_op(const cJSON *message);
