@@ -17,7 +17,7 @@ mapfile -t texts < <(find . \
     \( -name .git -o -name 'build*' -o -path ./tests/data -o -path ./server/page/vendor \
     -o -path './tests/fuzz/fuzz_*' -type d \) -prune \
     -o -type f \( -name '*.[ch]' -o -name '*.hip' -o -name '*.cc' -o -name '*.sh' -o -name '*.py' \
-    -o -name '*.js' -o -name '*.mjs' -o -name '*.sql' -o -name '*.md' -o -name '*.cmake' \
+    -o -name '*.js' -o -name '*.css' -o -name '*.mjs' -o -name '*.sql' -o -name '*.md' -o -name '*.cmake' \
     -o -name CMakeLists.txt \) -print | sort)
 failed=0
 
