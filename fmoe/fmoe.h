@@ -84,7 +84,7 @@ struct fmoe_rows {
     /* n: number of rows; n_other_model: number of rows tuned on another device model */
     size_t n, n_other_model;
     char model[96];       /* device model of this handle */
-    char other_model[96]; /* model of the first row tuned on another device model; "" if there is none */
+    char other_model[96]; /* model of the first row tuned on another device model; "" without such a row */
 };
 void fmoe_rows(struct fmoe *f, struct fmoe_rows *ret);
 

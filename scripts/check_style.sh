@@ -1,6 +1,6 @@
 #!/bin/bash
 # Checks the rules of CONTRIBUTING.md that a program can check. Prints each violation with file and line. Exit
-# status: 1 if there is a violation; 77 (skipped) if there is none but clang-format 14 is missing.
+# status: 1 if there is a violation; 77 (skipped) if no violation is found but clang-format 14 is missing.
 #
 #   scripts/check_style.sh          check
 #   scripts/check_style.sh --fix    format the C sources in place

@@ -201,7 +201,7 @@ int mf_table_replace(struct mf_table *t, size_t i, const struct mf_table_row *ro
 /* Sorts the rows by key (gfx, cu_num, token, …) and moves strays to the end. -ENOMEM. */
 int mf_table_sort(struct mf_table *t);
 
-/* Returns the first row that has the key and no tag, as production does; NULL if there is none. */
+/* Returns the first row that has the key and no tag, as production does; NULL if no row matches. */
 const struct mf_table_row *mf_table_find(const struct mf_table *t, const struct mf_device_class *class,
                                          const struct mf_shape *shape);
 

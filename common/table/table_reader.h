@@ -13,7 +13,7 @@ struct mf_table_reader {
     int *other; /* column numbers of t->other */
     char *why;  /* caller's buffer of MF_REASON_MAX bytes */
     /* For each shape column: line of the first flag that is spelled 1 or 0, and of the first flag with
-     * another spelling; 0 if there is none. */
+     * another spelling; 0 if the column has no such flag. */
     int64_t plain_flag[MF_SHAPE_N_COLUMNS], other_flag[MF_SHAPE_N_COLUMNS];
     /* State of the current row. */
     bool shortened; /* fewer cells than the header */

@@ -92,7 +92,7 @@ const char *mf_fmoe_row_location(const struct mf_fmoe *f, size_t i, int64_t *ret
 const char *mf_fmoe_row_model(const struct mf_fmoe *f, size_t i);
 /* Returns the number of rows that were tuned on another device model of the class than `here`. This matters
  * because H100 and H200 are one class, but their HBM differs in bandwidth. *ret_there is the model of the
- * first such row, or "" if there is none. */
+ * first such row, or "" without such a row. */
 size_t mf_fmoe_n_other_model(const struct mf_fmoe *f, const char *here, const char **ret_there);
 /* Finds the row that production would use for this shape, by the rules of common/moe/production_lookup.h
  * (MF_LOOKUP_MOEFARM or MF_LOOKUP_DROP_IN). A row that was tuned for another rank of the same layer model

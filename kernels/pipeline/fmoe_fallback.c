@@ -175,7 +175,7 @@ static double distance(const struct mf_shape *asked, const struct mf_shape *row)
            fabs(log2((double)row->expert / asked->expert)) + fabs(log2((double)row->topk / asked->topk));
 }
 
-/* Finds the nearest row whose steps are all offered. Returns -ENOENT if there is none. */
+/* Finds the nearest row whose steps are all offered. Returns -ENOENT if no row has all steps offered. */
 static int nearest_row(const struct mf_fmoe *f, const struct offered *o, struct mf_fmoe_choice *ret)
 {
     double least = (double)INFINITY;

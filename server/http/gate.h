@@ -34,5 +34,5 @@ int mf_gate_check(struct mf_gate *g, const struct mf_gate_request *v, struct mf_
                   int64_t *ret_token);
 /* Returns true unless the token has expired or was revoked. */
 bool mf_gate_token_valid(struct mf_gate *g, int64_t token);
-/* Returns the token in "Authorization: Bearer TOKEN", or NULL if there is none. */
+/* Returns the token in "Authorization: Bearer TOKEN", or NULL if the header has another form. */
 const char *mf_gate_bearer(const char *authorization);

@@ -22,7 +22,6 @@ struct mf_http_counters {
     uint64_t requests[MF_HTTP_ROUTES_MAX][MF_HTTP_N_CODES + 1]; /* last column: any other code */
     /* total time from the first byte read until the response was queued */
     double seconds[MF_HTTP_ROUTES_MAX];
-    int connections, streams, away;
 };
 
 /* Status codes that have their own counter. */

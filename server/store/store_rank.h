@@ -50,7 +50,7 @@ struct mf_layout_row {
 };
 /* Adds or replaces the layout choice of a layer model. */
 int mf_store_layout_set(struct mf_store *s, const struct mf_layout_row *row);
-/* Returns 1 and the body of the layout choice (JSON text that the caller frees), or 0 if there is none. */
+/* Returns 1 and the body of the stored layout choice (JSON text that the caller frees), or 0 without one. */
 int mf_store_layout_body(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
                          char **ret);
 

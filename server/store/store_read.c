@@ -211,7 +211,7 @@ int mf_read_tasks(struct mf_store *s, int64_t batch, const char *state, const st
     return r < 0 ? r : mf_list_read(q, page, &(struct mf_list_keys){-1, -1, 0}, make_task, s, ret);
 }
 
-/* Adds `config`; null if there is none. */
+/* Adds `config`; null if the task has no configuration. */
 static int add_config(struct mf_store *s, int64_t task, cJSON *o)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL, *race = NULL;

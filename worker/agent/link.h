@@ -20,10 +20,10 @@
  *   leaving    runners have ended; unacknowledged results are sent, then BYE
  *   ended      the socket is closed
  *
- * link.c has two tables: transitions (what an event changes) and timers (what is due in which state). The
- * caller reports events, carries out the returned actions, and calls mf_link_due whenever mf_link_next_ms has
- * passed or an event has happened. A link is a value: it has no socket and no clock. Times are in ms of any
- * monotonic clock. */
+ * link.c has two tables: transitions (the change that each event makes) and timers (the deadlines of each
+ * state). The caller reports events, carries out the returned actions, and calls mf_link_due whenever
+ * mf_link_next_ms has passed or an event has happened. A link is a value: it has no socket and no clock.
+ * Times are in ms of any monotonic clock. */
 #pragma once
 
 #include <stdbool.h>

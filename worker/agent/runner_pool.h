@@ -57,7 +57,7 @@ bool mf_runner_pool_was_ready(const struct mf_runner_pool *c);
 /* Returns the number of runner deaths over the life of the pool. */
 int64_t mf_runner_pool_deaths(const struct mf_runner_pool *c);
 
-/* Returns the process id of the working runner; 0 if there is none. */
+/* Returns the process id of the working runner; 0 if no runner works. */
 pid_t mf_runner_pool_pid(const struct mf_runner_pool *c);
 /* Sends a message to the working runner. Returns -ENOTCONN if the runner is not ready. */
 int mf_runner_pool_send(struct mf_runner_pool *c, const cJSON *message);

@@ -132,7 +132,7 @@ static bool add_families(const struct runner *r, const char *list, cJSON *array)
     return ok;
 }
 
-/* Returns a name in --families that no family has, for any kind of device. Returns NULL if there is none.
+/* Returns a name in --families that no family has, for any kind of device; NULL if families have all names.
  * Also returns NULL with shared objects, because an object that failed to load may contain that family; a
  * rejection then reports the object. */
 static const char *find_unknown_family(const struct runner *r, char word[MF_FAMILY_NAME_MAX])

@@ -57,7 +57,7 @@ int mf_channel_fill(struct mf_channel *c);
  * after skipping an invalid line, -EMSGSIZE if a line is too long, or -EPROTO if the peer sent more
  * descriptors than its messages carry. */
 int mf_channel_next(struct mf_channel *c, cJSON **ret);
-/* Returns the oldest received descriptor, which the caller then owns, or -1 if there is none. */
+/* Returns the oldest received descriptor, which the caller then owns, or -1 if no descriptor is queued. */
 int mf_channel_take_fd(struct mf_channel *c);
 
 /* Blocking functions.

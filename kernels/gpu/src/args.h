@@ -58,7 +58,7 @@ struct mf_hip_permute_args {
     const void *from;
     void *to;
     const void *from_scale; /* scales per row, or one scale for all rows; NVFP4 also has a global factor */
-    void *to_scale;         /* scales to write; NULL: there are none */
+    void *to_scale;         /* scales to write; NULL if the step writes no scales */
     const float *from_factor;
     float *to_factor;
     const mf_i32 *sorted_ids;

@@ -3,7 +3,7 @@
  * column. */
 #define WN (MF_PINGPONG ? MF_BN : MF_BN / CONSUMERS) /* weight rows of a warpgroup */
 #define Q  (WN / 64)
-/* Number of narrower widths that are compiled in addition to the full width. With block scales there is none,
+/* Number of narrower widths that are compiled in addition to the full width. 0 with block scales,
  * because with more widths the compiler runs out of registers and serialises the WGMMAs. */
 #define TRIMS (BY_BLOCK ? 0 : 2)
 
