@@ -3,11 +3,11 @@
 #include "common/base/clock.h"
 #include "common/base/secret.h"
 #include "common/base/text.h"
+#include "server/http/client_address.h"
 #include "server/http/problem.h"
 #include "server/store/store_access.h"
 
 #include <errno.h>
-#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -32,7 +32,8 @@ struct mf_gate {
     char *database;
     struct mf_store *store; /* NULL until the writer has created the database */
     uint64_t seed;          /* secret, so that clients cannot predict collisions */
-    struct limit requests, wrong;
+    /* Tokens have buckets of their own, so that requests without a token cannot use up a token's limit */
+    struct limit tokens, addresses, wrong;
 };
 
 int mf_gate_new(const char *database, int64_t rate, struct mf_gate **ret)
@@ -46,8 +47,8 @@ int mf_gate_new(const char *database, int64_t rate, struct mf_gate **ret)
     if (r < 0)
         return r;
     memcpy(&g->seed, seed, sizeof(g->seed));
-    g->requests.rate = (double)rate;
-    g->requests.burst = (double)rate * BURST_FACTOR;
+    g->tokens.rate = g->addresses.rate = (double)rate;
+    g->tokens.burst = g->addresses.burst = (double)rate * BURST_FACTOR;
     g->wrong.rate = WRONG_RATE;
     g->wrong.burst = WRONG_BURST;
     *ret = MF_TAKE(g);
@@ -66,19 +67,6 @@ struct mf_gate *mf_gate_free(struct mf_gate *g)
 
 /* ---- rate limits ---- */
 
-/* Hashes an IPv4 address (also if mapped to IPv6). Of any other IPv6 address, hashes only the /64 prefix,
- * because one client may own a whole /64 network. */
-static uint64_t hash_address(const struct mf_gate *g, const struct sockaddr *from)
-{
-    if (from && from->sa_family == AF_INET6) {
-        const struct in6_addr *at = &((const struct sockaddr_in6 *)from)->sin6_addr;
-        return IN6_IS_ADDR_V4MAPPED(at) ? mf_hash64(&at->s6_addr[12], 4, g->seed) : mf_hash64(at, 8, g->seed);
-    }
-    if (from && from->sa_family == AF_INET)
-        return mf_hash64(&((const struct sockaddr_in *)from)->sin_addr, 4, g->seed);
-    return g->seed;
-}
-
 static struct bucket *fill(struct limit *l, uint64_t client)
 {
     struct bucket *b = &l->buckets[(client ^ client >> 32) % N_BUCKETS];
@@ -96,14 +84,15 @@ static int refuse_rate(struct mf_response *p, const struct limit *l, const struc
     return -EINVAL;
 }
 
-static int count_request(struct mf_gate *g, uint64_t client, struct mf_response *p)
+/* Takes one from the client's bucket, or refuses if the bucket is empty. */
+static int count(struct limit *l, uint64_t client, const char *what, struct mf_response *p)
 {
     struct bucket *b;
-    if (g->requests.rate <= 0)
+    if (l->rate <= 0)
         return 0;
-    b = fill(&g->requests, client);
+    b = fill(l, client);
     if (b->left < 1)
-        return refuse_rate(p, &g->requests, b, "requests");
+        return refuse_rate(p, l, b, what);
     b->left -= 1;
     return 0;
 }
@@ -141,22 +130,19 @@ static int check_token(struct mf_gate *g, const struct mf_gate_request *v, const
 {
     enum mf_role role = MF_ROLE_NONE;
     int64_t id = 0;
-    uint64_t client = hash_address(g, v->from);
-    struct bucket *wrong = fill(&g->wrong, client);
-    if (wrong->left < 1)
-        return refuse_rate(p, &g->wrong, wrong, "failed tokens");
     int r = find_token(g, text, &id, &role);
     if (r < 0) {
         (void)mf_refuse(p, 503, "the store cannot be read now; try again");
         (void)mf_respond_header(p, "Retry-After", "1");
         return -EINVAL;
     }
-    if (r == 0) {
-        wrong->left -= 1;
+    /* Only wrong tokens are throttled, so that a client cannot lock out others behind its address */
+    if (r == 0 && count(&g->wrong, mf_client_hash(v->from, g->seed), "failed tokens", p) < 0)
+        return -EINVAL;
+    if (r == 0)
         return refuse_unauthenticated(
             p, "the token is unknown, expired or revoked; ask an administrator of the farm for a new one");
-    }
-    if (count_request(g, mf_hash64(&id, sizeof(id), g->seed), p) < 0)
+    if (count(&g->tokens, mf_hash64(&id, sizeof(id), g->seed), "requests", p) < 0)
         return -EINVAL;
     if (role < v->needs)
         return mf_refuse_at(p, 403, "header.Authorization", "role",
@@ -174,7 +160,7 @@ int mf_gate_check(struct mf_gate *g, const struct mf_gate_request *v, struct mf_
     *ret_token = 0;
     /* The status page needs no token, because a user whose token has expired enters a new token there. */
     if (v->needs == MF_ROLE_NONE || !text) {
-        if (count_request(g, hash_address(g, v->from), p) < 0)
+        if (count(&g->addresses, mf_client_hash(v->from, g->seed), "requests", p) < 0)
             return -EINVAL;
         return v->needs == MF_ROLE_NONE
                    ? 0

@@ -2,7 +2,7 @@
  *
  * Each request looks up its token in the store over a read-only connection, so revoking a token takes effect
  * with the commit. Requests are limited per token, or per address (IPv6: /64 prefix) if they carry no token.
- * Failed tokens are limited per address as well. */
+ * Failed tokens are limited per address as well; this limit never refuses a valid token. */
 #pragma once
 
 #include <stdbool.h>

@@ -192,6 +192,8 @@ MF_TEST(refuses_bad_tokens)
         ck_assert_msg(mf_now_ms() < end, "the token did not expire in time");
     /* Repeated requests with wrong tokens are rate-limited. */
     await_refusal(&f, "/api/v1/batches", "moefarm_1_no", 401);
+    /* Right tokens from the same address are not. */
+    ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", f.admin, ""), 200);
     farm_stop(&f);
 }
 
