@@ -3,9 +3,8 @@
 
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 MAKEFLAGS += --no-print-directory
-.DEFAULT_TASK := help
-.PHONY: help setup build demo test test-asan test-tsan test-long fuzz bench bench-catalogue bench-workers bench-gpu \
-    census format package vendor clean
+.PHONY: help setup build demo test test-asan test-tsan test-long fuzz bench bench-catalogue bench-workers \
+    bench-gpu census format package vendor clean
 
 help:            ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20

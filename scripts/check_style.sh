@@ -18,7 +18,8 @@ mapfile -t texts < <(find . \
     -o -path './tests/fuzz/fuzz_*' -type d \) -prune \
     -o -type f \( -name '*.[ch]' -o -name '*.hip' -o -name '*.cc' -o -name '*.sh' -o -name '*.py' \
     -o -name '*.js' -o -name '*.css' -o -name '*.mjs' -o -name '*.sql' -o -name '*.md' -o -name '*.cmake' \
-    -o -name CMakeLists.txt \) -print | sort)
+    -o -name CMakeLists.txt -o -name Makefile -o -path './.ci/*' -o -path './deploy/*' ! -name '*.json' \) \
+    -print | sort)
 failed=0
 
 # report SENTENCE LINES: prints a violation and its places.
