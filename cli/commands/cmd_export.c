@@ -55,7 +55,7 @@ static int fetch(struct mf_cli *cli, const struct export_options *o, struct mf_h
     mf_export_filters_query(&path, &o->filters);
     if (mf_buf_error(&path) < 0)
         return mf_cli_fail(MF_EXIT_USAGE, "export: the filters are too long");
-    code = mf_api_send(cli, &(struct mf_http_request){.path = path.data}, reply);
+    code = mf_api_table(cli, path.data, NULL, reply);
     if (code == 0 && reply->left_out > 0)
         fprintf(stderr,
                 "moefarm: %" PRId64 " row%s left out; GET /api/v1/export/left_out lists the reasons\n",

@@ -47,6 +47,33 @@ static int hash_file(struct pull *p)
     return 0;
 }
 
+/* Compares the table with the farm's record of the release, so that no cache or proxy can replace it. */
+static int check_release(struct mf_cli *cli, const struct mf_http_reply *reply, size_t n_rows)
+{
+    _cleanup_(cJSON_Deletep) cJSON *release = NULL;
+    char path[MF_API_PATH_MAX], hash[MF_SHA256_TEXT_MAX];
+    int64_t id = strtoll(reply->release, NULL, 10);
+
+    mf_api_path(path, "/api/v1/releases/{}", id);
+    int code = mf_api_get(cli, path, &release);
+    if (code != 0)
+        return code;
+    mf_sha256_print(reply->body.data, reply->body.len, hash);
+    if (strcmp(mf_api_text(release, "sha256", ""), hash) != 0)
+        return mf_cli_fail(MF_EXIT_UNREACHED,
+                           "the reply is not the table of release %" PRId64
+                           ": its SHA-256 is %s; check for a "
+                           "proxy that changes or caches replies",
+                           id, hash);
+    int64_t rows = mf_api_i64(release, "rows", 0);
+    if (rows != (int64_t)n_rows)
+        return mf_cli_fail(MF_EXIT_UNREACHED,
+                           "release %" PRId64 " has %" PRId64
+                           " rows, the reply has %zu; run the command again",
+                           id, rows, n_rows);
+    return 0;
+}
+
 /* Fetches the channel's table. On success, the reply's status is 304 if the file already contains that table.
  */
 static int fetch(struct mf_cli *cli, const struct pull *p, struct mf_http_reply *reply)
@@ -57,15 +84,14 @@ static int fetch(struct mf_cli *cli, const struct pull *p, struct mf_http_reply 
 
     mf_format(path, sizeof(path), "/api/v1/channels/%s/tuned_fmoe.csv", p->channel);
     mf_format(tag, sizeof(tag), "\"%s\"", p->sha256);
-    code = mf_api_send(cli, &(struct mf_http_request){.path = path, .if_none_match = p->exists ? tag : NULL},
-                       reply);
+    code = mf_api_table(cli, path, p->exists ? tag : NULL, reply);
     if (code != 0 || reply->status == 304)
         return code;
     if (!*reply->release || mf_table_read(p->channel, reply->body.data, reply->body.len, &table, why) < 0)
         return mf_cli_fail(MF_EXIT_UNREACHED,
                            "%s%s: the reply is not a release%s%s; check that the URL is moefarmd's", cli->url,
                            path, *why ? ": " : "", why);
-    return 0;
+    return check_release(cli, reply, table->n_rows);
 }
 
 /* Finds the release that the file contains. Without --force, refuses a file that is not a release, because

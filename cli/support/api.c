@@ -10,6 +10,7 @@
 #include "cli/support/text_out.h"
 #include "common/base/json.h"
 #include "common/base/secret.h"
+#include "common/base/sha256.h"
 #include "common/base/text.h"
 
 #define JSON_MAX (64u << 20)
@@ -137,6 +138,32 @@ int mf_api_send(struct mf_cli *cli, const struct mf_http_request *q, struct mf_h
     if (reply->status == 401)
         fprintf(stderr, "  pass a token with --token-file, MOEFARM_TOKEN_FILE or MOEFARM_TOKEN\n");
     return reply->status >= 500 ? MF_EXIT_UNREACHED : MF_EXIT_USAGE;
+}
+
+int mf_api_table(struct mf_cli *cli, const char *path, const char *if_none_match, struct mf_http_reply *reply)
+{
+    char hash[MF_SHA256_TEXT_MAX];
+    int code =
+        mf_api_send(cli, &(struct mf_http_request){.path = path, .if_none_match = if_none_match}, reply);
+
+    if (code != 0 || reply->status == 304)
+        return code;
+    /* A proxy that changes only the encoding on the way marks the tag as weak */
+    const char *tag = strncmp(reply->etag, "W/", 2) == 0 ? reply->etag + 2 : reply->etag;
+    size_t len = strlen(tag);
+    if (len != MF_SHA256_TEXT_MAX + 1 || tag[0] != '"' || tag[len - 1] != '"')
+        return mf_cli_fail(MF_EXIT_UNREACHED,
+                           "%s%s: the reply has no ETag with the hash of the table; check that the URL is "
+                           "moefarmd's and that no proxy removes the header",
+                           url_of(cli), path);
+    mf_sha256_print(reply->body.data ? reply->body.data : "", reply->body.len, hash);
+    if (memcmp(tag + 1, hash, sizeof(hash) - 1) != 0)
+        return mf_cli_fail(
+            MF_EXIT_UNREACHED,
+            "%s%s: the reply was cut or changed on the way: its %zu bytes have the SHA-256 %.12s…, "
+            "its ETag is %.13s…; run the command again",
+            url_of(cli), path, reply->body.len, hash, tag);
+    return 0;
 }
 
 static int send_json(struct mf_cli *cli, const struct mf_http_request *q, cJSON **ret)

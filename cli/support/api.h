@@ -12,6 +12,11 @@ int mf_api_connect(const struct mf_cli *cli, struct mf_http **ret);
 /* Sends the request. If the status is neither 2xx nor a requested 304, prints the detail and the errors of
  * the reply. */
 int mf_api_send(struct mf_cli *cli, const struct mf_http_request *q, struct mf_http_reply *reply);
+/* Fetches a table and checks that it has the SHA-256 of its ETag, because a reply without Content-Length may
+ * be cut at a row and is then a valid shorter table. if_none_match: as in struct mf_http_request; the reply's
+ * status may then be 304. */
+int mf_api_table(struct mf_cli *cli, const char *path, const char *if_none_match,
+                 struct mf_http_reply *reply);
 /* Parses a reply. Replaces control characters in strings (C0 and C1, except newline and tab) by '?', because
  * strings may come from untrusted peers. Returns NULL if the text is not JSON. The caller owns the result. */
 cJSON *mf_api_parse(const char *text, size_t len);

@@ -164,7 +164,7 @@ static int fetch_table(struct batch *b, const char *consumer, struct mf_table **
     mf_format(path, sizeof(path), "/api/v1/export/tuned_fmoe.csv?batch=%" PRId64 "&consumer=%s%s", b->id,
               consumer, b->run->options->simulated ? "&simulated=1" : "");
     mf_http_reply_init(&reply);
-    int code = mf_api_send(b->run->cli, &(struct mf_http_request){.path = path}, &reply);
+    int code = mf_api_table(b->run->cli, path, NULL, &reply);
     if (code != 0)
         return code;
     return mf_table_read("export", reply.body.data, reply.body.len, ret, why) < 0

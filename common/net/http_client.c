@@ -18,7 +18,7 @@ struct mf_http {
     char curl_text[CURL_ERROR_SIZE];
     char error[CURL_ERROR_SIZE + 256];
     struct mf_http_reply *reply; /* reply to the current request */
-    struct mf_sse *sse;          /* parser of the current stream */
+    struct mf_sse *sse;          /* parser of the current stream; NULL for other requests */
     mf_http_tick_fn tick;
     int callback_error;
     long request_ms;
@@ -71,6 +71,8 @@ static size_t on_header(char *bytes, size_t size, size_t n, void *context)
         (void)mf_parse_i64(value, 0, INT64_MAX, &h->reply->left_out);
     if (header_value(bytes, size * n, "Moefarm-Release:", value, sizeof(value)))
         (void)mf_copy(h->reply->release, sizeof(h->reply->release), value);
+    if (header_value(bytes, size * n, "ETag:", value, sizeof(value)))
+        (void)mf_copy(h->reply->etag, sizeof(h->reply->etag), value);
     return size * n;
 }
 
@@ -97,7 +99,9 @@ static int stream_progress(void *context, curl_off_t a, curl_off_t b, curl_off_t
     (void)curl_easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, &status);
     if (status != 200)
         return 0;
-    h->callback_error = h->tick(h->sse->context);
+    /* libcurl also calls this after a failed on_stream, whose error must not be lost */
+    if (h->callback_error >= 0)
+        h->callback_error = h->tick(h->sse->context);
     return h->callback_error < 0;
 }
 
@@ -191,6 +195,26 @@ static void prepare(struct mf_http *h, const char *url)
         curl_easy_setopt(h->curl, CURLOPT_CAINFO, h->ca);
 }
 
+/* Handles a request that a callback has stopped: sets the message and returns the error. */
+static int stopped(struct mf_http *h)
+{
+    int r = h->callback_error;
+    const char *url = h->url.data;
+
+    if (r == -ENOMEM)
+        mf_format(h->error, sizeof(h->error), "%s: out of memory", url);
+    else if (h->sse && r == -EMSGSIZE)
+        mf_format(h->error, sizeof(h->error), "%s: an event exceeds the limit of %u MiB", url,
+                  MF_SSE_EVENT_MAX >> 20);
+    else if (h->sse)
+        mf_format(h->error, sizeof(h->error), "%s: the event stream was closed: %s", url,
+                  strerrordesc_np(-r));
+    else
+        mf_format(h->error, sizeof(h->error), "%s: the reply exceeds the limit of %zu bytes", url,
+                  h->reply->body.max);
+    return r == -EFBIG ? -EMSGSIZE : r;
+}
+
 static int perform(struct mf_http *h)
 {
     CURLcode code = curl_easy_perform(h->curl);
@@ -198,11 +222,8 @@ static int perform(struct mf_http *h)
 
     if (code == CURLE_OK)
         return 0;
-    if (h->callback_error < 0) {
-        mf_format(h->error, sizeof(h->error), "%s: the reply exceeds the size limit of this program",
-                  h->url.data);
-        return h->callback_error == -EFBIG ? -EMSGSIZE : h->callback_error;
-    }
+    if (h->callback_error < 0)
+        return stopped(h);
     mf_format(h->error, sizeof(h->error), "%s: %s", h->url.data, text);
     switch ((int)code) {
     case CURLE_URL_MALFORMAT:
@@ -249,6 +270,7 @@ int mf_http_send(struct mf_http *h, const struct mf_http_request *q, struct mf_h
         return mf_buf_error(&url);
     prepare(h, url.data);
     h->reply = ret;
+    h->sse = NULL;
     mf_buf_clear(&ret->body);
     curl_easy_setopt(h->curl, CURLOPT_TIMEOUT_MS, h->request_ms);
     curl_easy_setopt(h->curl, CURLOPT_WRITEFUNCTION, on_body);

@@ -25,6 +25,7 @@ struct mf_http_reply {
     char content_type[96];
     int64_t left_out; /* header Moefarm-Left-Out; -1 if absent */
     char release[96]; /* header Moefarm-Release, "3 NAME"; "" if absent */
+    char etag[96];    /* header ETag; "" if absent */
     struct mf_buf body;
 };
 void mf_http_reply_init(struct mf_http_reply *r);

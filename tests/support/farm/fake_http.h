@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "common/base/buf.h"
+#include "common/base/sha256.h"
 #include "common/base/text.h"
 
 struct fake_answer {
@@ -27,6 +28,10 @@ struct fake_answer {
     int times;
     bool chunked;
     bool cut; /* close the connection in the middle of the body */
+    /* Leave out the last line and Content-Length, as a proxy without Content-Length does that loses its
+     * connection */
+    bool cut_at_row;
+    bool no_etag; /* leave out the ETag, which other text/csv answers have like moefarmd's */
 };
 
 #define FAKE_ANSWERS_MAX 24
@@ -55,14 +60,41 @@ static inline void fake_send(int fd, const char *data, size_t n)
     }
 }
 
+static inline void fake_send_head(int fd, const struct fake_answer *a)
+{
+    char head[512], hash[MF_SHA256_TEXT_MAX];
+
+    (void)snprintf(head, sizeof(head), "HTTP/1.1 %d X\r\nContent-Type: %s\r\nConnection: close\r\n%s",
+                   a->status, a->type ? a->type : "application/json", a->headers ? a->headers : "");
+    fake_send(fd, head, strlen(head));
+    if (a->no_etag || !a->type || strcmp(a->type, "text/csv") != 0)
+        return;
+    mf_sha256_print(a->body, strlen(a->body), hash);
+    (void)snprintf(head, sizeof(head), "ETag: \"%s\"\r\n", hash);
+    fake_send(fd, head, strlen(head));
+}
+
+/* Returns the length of the body without its last line. */
+static inline size_t fake_rows_len(const char *body)
+{
+    size_t len = strlen(body) - 1;
+
+    while (len > 0 && body[len - 1] != '\n')
+        len--;
+    return len;
+}
+
 static inline void fake_send_answer(int fd, const struct fake_answer *a)
 {
     size_t len = strlen(a->body), half = a->cut ? len / 2 : len;
     char head[512];
 
-    (void)snprintf(head, sizeof(head), "HTTP/1.1 %d X\r\nContent-Type: %s\r\nConnection: close\r\n%s",
-                   a->status, a->type ? a->type : "application/json", a->headers ? a->headers : "");
-    fake_send(fd, head, strlen(head));
+    fake_send_head(fd, a);
+    if (a->cut_at_row) {
+        fake_send(fd, "\r\n", 2);
+        fake_send(fd, a->body, fake_rows_len(a->body));
+        return;
+    }
     if (!a->chunked) {
         (void)snprintf(head, sizeof(head), "Content-Length: %zu\r\n\r\n", len);
         fake_send(fd, head, strlen(head));

@@ -6,6 +6,7 @@
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
 #include "common/moe/batch_options.h"
+#include "common/net/http_client.h"
 #include "support/farm/fake_http.h"
 #include "support/mf_check.h"
 #include "support/run_moefarm.h"
@@ -526,6 +527,58 @@ MF_TEST(watch_without_coordinator)
     fake_http_start(&server, answers, MF_ARRAY_LEN(answers));
     r = moefarm(server.url, "watch", "7", "--reconnect-timeout", "0", NULL);
     assert_code(r, 3);
+}
+
+/* Reasons why the reader of an event stream stops, each with the message that names it. */
+static const struct {
+    struct fake_answer batch, events; /* replies after the first GET of the batch */
+    const char *says;
+} stream_failures[] = {
+    {{.status = 502, .body = "{}"},
+     {.status = 200, .type = "text/event-stream", .chunked = true, .body = ": hello\n\n"},
+     "the event stream was closed: "},
+    {{.status = 200, .body = "{\"id\":7,\"state\":\"open\"}"},
+     {.status = 200, .type = "text/event-stream", .chunked = true, .body = NULL}, /* NULL: a long event */
+     "an event exceeds the limit of 1 MiB"},
+};
+
+MF_TEST(watch_names_the_failure, .rows = MF_ARRAY_LEN(stream_failures))
+{
+    static char long_event[MF_SSE_EVENT_MAX + 100];
+    struct fake_answer answers[] = {
+        {.request = "GET /api/v1/batches/7",
+         .status = 200,
+         .body = "{\"id\":7,\"state\":\"open\"}",
+         .times = 1},
+        stream_failures[_i].batch,
+        stream_failures[_i].events,
+        {.request = "GET /api/v1/batches/7/tasks*", .status = 200, .body = "{\"items\":[],\"next\":null}"},
+    };
+
+    answers[1].request = "GET /api/v1/batches/7";
+    answers[2].request = "GET /api/v1/batches/7/events";
+    memset(long_event, 'x', sizeof(long_event) - 1);
+    if (!answers[2].body)
+        answers[2].body = long_event;
+    fake_http_start(&server, answers, MF_ARRAY_LEN(answers));
+    struct ran r = moefarm(server.url, "watch", "7", "--reconnect-timeout", "0", NULL);
+    assert_code(r, 3);
+    assert_says(r.err, stream_failures[_i].says);
+    ck_assert_msg(!strstr(r.err, "the reply exceeds"), "%s", r.err);
+}
+
+MF_TEST(long_reply_is_refused)
+{
+    static const struct fake_answer answers[] = {{.request = "GET /", .status = 200, .body = "0123456789"}};
+    _cleanup_(mf_http_freep) struct mf_http *h = NULL;
+    _cleanup_(mf_http_reply_release) struct mf_http_reply reply;
+
+    fake_http_start(&server, answers, 1);
+    ck_assert_int_eq(mf_http_new(server.url, &(struct mf_http_access){.token = "", .ca = ""}, &h), 0);
+    mf_http_reply_init(&reply);
+    mf_buf_init(&reply.body, 8);
+    ck_assert_int_eq(mf_http_send(h, &(struct mf_http_request){.path = "/"}, &reply), -EMSGSIZE);
+    assert_says(mf_http_error(h), ": the reply exceeds the limit of 8 bytes");
 }
 
 /* On Ctrl-C, the program prints that the batch continues, and then SIGINT ends it. */

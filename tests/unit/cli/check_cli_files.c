@@ -18,7 +18,11 @@ static void teardown(void)
     remove_folder();
 }
 
-#define HEADER TUNED_COLUMNS OWN_COLUMNS "\n"
+/* SHA-256 of HEADER ROW("4", "90.0"), and of TWO_ROWS */
+#define HASH_1              "641b7e4cab12fa00a37b9ad178d68c99c9cbf316ce4558d32273ecedecf9284d"
+#define HASH_2              "e736d2bb2acbe937b35d11da2290adb534954fb0b47433787d1802dcb4637f3a"
+#define RELEASE(rows, hash) "{\"id\":1,\"rows\":" rows ",\"sha256\":\"" hash "\"}"
+#define HEADER              TUNED_COLUMNS OWN_COLUMNS "\n"
 #define ROW(T, us)                                                                                      \
     "cpu-x,2," T                                                                                        \
     ",2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0," \
@@ -164,18 +168,20 @@ MF_TEST(export_into_descriptor_of_other_process)
 
 MF_TEST(write_to_standard_output)
 {
-    static const struct fake_answer answers[] = {{.request = "GET /api/v1/export/tuned_fmoe.csv*",
-                                                  .status = 200,
-                                                  .type = "text/csv",
-                                                  .body = HEADER ROW("4", "90.0")},
-                                                 {.request = "GET /api/v1/channels/stable/tuned_fmoe.csv",
-                                                  .status = 200,
-                                                  .type = "text/csv",
-                                                  .body = HEADER ROW("4", "90.0"),
-                                                  .headers = "Moefarm-Release: 1\r\n"}};
+    static const struct fake_answer answers[] = {
+        {.request = "GET /api/v1/export/tuned_fmoe.csv*",
+         .status = 200,
+         .type = "text/csv",
+         .body = HEADER ROW("4", "90.0")},
+        {.request = "GET /api/v1/channels/stable/tuned_fmoe.csv",
+         .status = 200,
+         .type = "text/csv",
+         .body = HEADER ROW("4", "90.0"),
+         .headers = "Moefarm-Release: 1\r\n"},
+        {.request = "GET /api/v1/releases/1", .status = 200, .body = RELEASE("1", HASH_1)}};
     struct stat before, after;
 
-    fake_http_start(&server, answers, 2);
+    fake_http_start(&server, answers, 3);
     text_file_write(in_folder("out"), "");
     ck_assert_int_eq(stat(in_folder("out"), &before), 0);
     struct ran r = moefarm(server.url, "export", "-o", "/dev/stdout", NULL);
@@ -201,15 +207,17 @@ MF_TEST(export_to_a_folder)
 /* moefarm pull must not read the old contents of a FIFO, because it would block forever. */
 MF_TEST(pull_into_a_fifo)
 {
-    static const struct fake_answer answers[] = {{.request = "GET /api/v1/channels/stable/tuned_fmoe.csv",
-                                                  .status = 200,
-                                                  .type = "text/csv",
-                                                  .body = HEADER ROW("4", "90.0"),
-                                                  .headers = "Moefarm-Release: 1\r\n"}};
+    static const struct fake_answer answers[] = {
+        {.request = "GET /api/v1/channels/stable/tuned_fmoe.csv",
+         .status = 200,
+         .type = "text/csv",
+         .body = HEADER ROW("4", "90.0"),
+         .headers = "Moefarm-Release: 1\r\n"},
+        {.request = "GET /api/v1/releases/1", .status = 200, .body = RELEASE("1", HASH_1)}};
     char found[4096] = "";
     int fd;
 
-    fake_http_start(&server, answers, 1);
+    fake_http_start(&server, answers, 2);
     ck_assert_int_eq(mkfifo(in_folder("table.csv"), 0600), 0);
     fd = open(in_folder("table.csv"), O_RDWR | O_NONBLOCK | O_CLOEXEC);
     ck_assert_int_ge(fd, 0);
@@ -259,6 +267,57 @@ MF_TEST(export_into_file)
                 NULL);
     assert_code(r, 1);
     ck_assert_str_eq(read_file(in_folder("table.csv")), table);
+}
+
+#define TWO_ROWS HEADER ROW("4", "90.0") ROW("8", "95.0")
+
+/* Replies that are not the table that the farm sent. Each command must leave the file unchanged. */
+static const struct {
+    const char *words[4]; /* the name of the file follows the last word */
+    struct fake_answer answer;
+    const char *release; /* reply to the search for a release */
+    const char *says;
+} damaged_replies[] = {
+    {{"pull", "stable", "-o"}, {.cut_at_row = true}, RELEASE("2", HASH_2), "was cut or changed on the way"},
+    {{"export", "-o"}, {.cut_at_row = true}, NULL, "was cut or changed on the way"},
+    {{"export", "--into"}, {.cut_at_row = true}, NULL, "was cut or changed on the way"},
+    {{"pull", "stable", "-o"}, {.no_etag = true}, RELEASE("2", HASH_2), "has no ETag with the hash"},
+    {{"export", "-o"}, {.no_etag = true}, NULL, "has no ETag with the hash"},
+    {{"export", "--into"},
+     {.no_etag = true, .headers = "ETag: \"v7\"\r\n"},
+     NULL,
+     "has no ETag with the hash"},
+    {{"pull", "stable", "-o"}, {0}, RELEASE("3", HASH_2), "release 1 has 3 rows, the reply has 2"},
+    {{"pull", "stable", "-o"}, {0}, RELEASE("2", HASH_1), "is not the table of release 1"},
+    {{"pull", "stable", "-o"}, {0}, "{}", "is not the table of release 1"},
+};
+
+MF_TEST(damaged_replies_change_no_file, .rows = MF_ARRAY_LEN(damaged_replies))
+{
+    const char *const *words = damaged_replies[_i].words;
+    struct fake_answer answers[] = {
+        damaged_replies[_i].answer,
+        {.request = "GET /api/v1/releases*",
+         .status = 200,
+         .body = damaged_replies[_i].release ? damaged_replies[_i].release : "{}"}};
+    char headers[128];
+
+    mf_format(headers, sizeof(headers), "Moefarm-Release: 1 one\r\n%s",
+              answers[0].headers ? answers[0].headers : "");
+    answers[0].request = "GET *tuned_fmoe.csv*";
+    answers[0].status = 200;
+    answers[0].type = "text/csv";
+    answers[0].body = TWO_ROWS;
+    answers[0].headers = headers;
+    fake_http_start(&server, answers, MF_ARRAY_LEN(answers));
+    text_file_write(in_folder("table.csv"), HEADER ROW("4", "100.0"));
+    const char *force = strcmp(words[0], "pull") == 0 ? "--force" : "--batch=1";
+    struct ran r =
+        words[2] ? moefarm(server.url, words[0], force, words[1], words[2], in_folder("table.csv"), NULL)
+                 : moefarm(server.url, words[0], force, words[1], in_folder("table.csv"), NULL);
+    assert_code(r, 3);
+    assert_says(r.err, damaged_replies[_i].says);
+    ck_assert_str_eq(read_file(in_folder("table.csv")), HEADER ROW("4", "100.0"));
 }
 
 int main(void)
