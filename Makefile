@@ -40,8 +40,9 @@ bench-workers:   ## tune three tables with 1,024 simulated workers, one connecti
 bench-gpu:       ## tune the shapes of examples/h200.csv on a GPU: ARGS="--shape mixtral"
 	@scripts/build.sh dev >&2 && scripts/bench_gpu.sh $(ARGS)
 
-build: setup     ## build everything into build/dev
+build: setup     ## build everything into build/dev; the last line names what the build leaves out
 	@cmake --preset dev >/dev/null && cmake --build --preset dev -j$(JOBS)
+	@cat build/dev/left_out.txt
 
 package:         ## build the Debian packages into build/packages
 	@scripts/package.sh

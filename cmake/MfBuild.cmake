@@ -1,5 +1,7 @@
 # Options, dependencies, and the functions that build every component of moefarm.
 #
+# mf_left_out(TEXT)
+#     Adds a line to left_out.txt, which `make build` prints last: what is left out and how to get it.
 # mf_add_layer(NAME USES layers… LINK …)
 #     Adds a static library. Its include roots contain only its own folder and the folders of lower layers,
 #     so that an include of a higher layer does not compile.
@@ -57,6 +59,12 @@ if(MF_FUZZ)
         -fcoverage-mapping)
     target_link_options(mf_build INTERFACE -fprofile-instr-generate)
 endif()
+
+set(MF_LEFT_OUT ${CMAKE_BINARY_DIR}/left_out.txt)
+file(WRITE ${MF_LEFT_OUT} "")
+function(mf_left_out text)
+    file(APPEND ${MF_LEFT_OUT} "left out: ${text}\n")
+endfunction()
 
 # Sets MF_ROOT to the include root of a layer: a folder with one symbolic link to the layer's sources.
 function(mf_include_root layer)

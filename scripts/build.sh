@@ -1,5 +1,5 @@
 #!/bin/bash
-# Configures a preset and builds it in build/PRESET. Prints errors only.
+# Configures a preset and builds it in build/PRESET. Prints errors, and what the build leaves out.
 #
 #   scripts/build.sh PRESET [target…]
 set -euo pipefail
@@ -22,3 +22,4 @@ if ! cmake --build --preset "$preset" -j"$(nproc)" "${targets[@]}" >"$log" 2>&1;
     echo "build: failed; full log: $log" >&2
     exit 1
 fi
+cat "build/$preset/left_out.txt"

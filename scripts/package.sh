@@ -19,3 +19,4 @@ if ! cpack --config build/dev/CPackConfig.cmake -B "$out" >"$log" 2>&1; then
 fi
 rm -rf "$out/_CPack_Packages"
 ls "$out"/*.deb
+cat build/dev/left_out.txt

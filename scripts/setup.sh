@@ -6,7 +6,7 @@
 #   scripts/setup.sh --with-browser         also Chromium, Node, promtool and clang-format
 #   scripts/setup.sh --with-fuzzers         also clang and llvm
 #   scripts/setup.sh --with-cluster         also Slurm, systemd, iproute2 and the schema of Kubernetes
-#   scripts/setup.sh --with-gpu-compilers   also hipRTC and clang 19, which compile the GPU kernels for AMD
+#   scripts/setup.sh --with-gpu-compilers   also clang 19, which compiles the GPU kernels for gfx942
 set -euo pipefail
 
 # package            why
@@ -23,6 +23,7 @@ zlib1g-dev           checksums of worker spools
 libjemalloc-dev      malloc of moefarmd and its workers
 libcurl4-openssl-dev HTTP client of the command line
 libdnnl-dev          oneDNN, the library yardstick among the CPU kernels
+libamdhip64-dev      headers of the module for AMD GPUs; hipRTC, which compiles the GPU kernels for gfx90a
 check                unit tests
 file                 finds the programs when packages are built
 python3              the example runner in Python and its test
@@ -47,7 +48,6 @@ clang                builds the fuzzers
 llvm                 measures their coverage
 '
 with_gpu_compilers='
-libamdhip64-dev      hipRTC, which compiles the GPU kernels for gfx90a; headers of the device module for AMD
 clang-19             compiles the GPU kernels for gfx942
 lld-19               links the code objects of clang-19
 '
@@ -78,6 +78,9 @@ installed() {
     clang | clang-format) command -v "$1" >/dev/null && return 0 ;;
     nodejs) command -v node >/dev/null && return 0 ;;
     prometheus) command -v promtool >/dev/null && return 0 ;;
+    libamdhip64-dev) # ROCm has the headers too
+        ! compgen -G "${ROCM_PATH:-/opt/rocm*}/include/hip/hip_runtime_api.h" >/dev/null || return 0
+        ;;
     esac
     [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
 }

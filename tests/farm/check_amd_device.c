@@ -539,10 +539,9 @@ MF_TEST(protects_device_memory)
     ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
-    (void)argc;
-    hip_release_enter(6, argv);
+    hip_release_use(6);
     if (!mkdtemp(folder) || setenv("MOEFARM_CODE_CACHE", folder, 1) < 0)
         return EXIT_FAILURE;
     mf_format(plan, sizeof(plan), "%s/plan", folder);

@@ -129,6 +129,17 @@ static int allow_path_list(const struct landlock *l, const char *list)
     return r;
 }
 
+/* Gives access to the folders that users name for the vendors' libraries (kernels/gpu/host/vendor_library.h).
+ */
+static int allow_vendor_libraries(const struct landlock *l)
+{
+    static const char *const variables[] = {"ROCM_PATH", "CUDA_PATH", "CUDA_HOME"};
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < MF_ARRAY_LEN(variables); i++)
+        r = allow_path_list(l, getenv(variables[i]));
+    return r;
+}
+
 /* Gives access to the folder of a file. */
 static int allow_folder_of(const struct landlock *l, const char *file, uint64_t rights)
 {
@@ -168,6 +179,8 @@ static int allow_all(const struct landlock *l, const struct mf_sandbox *s, bool 
         r = allow_program(l, gpu);
     if (r == 0)
         r = allow_path_list(l, getenv("LD_LIBRARY_PATH"));
+    if (r == 0 && gpu)
+        r = allow_vendor_libraries(l);
     for (size_t i = 0; r == 0 && i < s->n_files; i++)
         r = allow(l, s->files[i], READ);
     if (r == 0 && s->scratch[0])

@@ -33,12 +33,13 @@
 #include "common/base/text.h"
 #include "kernels/core/code.h"
 #include "kernels/gpu/host/compile_clang.h"
+#include "kernels/gpu/host/vendor_library.h"
 
 #define LOCK_WAIT_S 20 /* part of the 60 s that the caller allows a compiler */
 
 struct compiler {
     const char *vendor, *prefix;
-    const char *libraries[8]; /* tried in this order */
+    enum mf_vendor_library library;
     const char *size_call, *code_call;
     const char *fixed[4]; /* options for every kernel */
     /* true: print the file name too, because the version function returns the same number in every release */
@@ -47,19 +48,12 @@ struct compiler {
 static const struct compiler compilers[] = {
     {"nvidia",
      "nvrtc",
-     {"libnvrtc.so.13", "libnvrtc.so.12", "/usr/local/cuda/lib64/libnvrtc.so"},
+     MF_CUDA_COMPILER,
      "CUBINSize",
      "CUBIN",
      {"--std=c++17", "--restrict", "--device-int128"},
      false},
-    {"amd",
-     "hiprtc",
-     /* HIP 7's runtime contains no compiler; before HIP 5.3, only the runtime contained the compiler */
-     {"libhiprtc.so.7", "libhiprtc.so.6", "libamdhip64.so.6", "libhiprtc.so.5", "libamdhip64.so.5"},
-     "CodeSize",
-     "Code",
-     {"-std=c++17", "-O3"},
-     true},
+    {"amd", "hiprtc", MF_HIP_COMPILER, "CodeSize", "Code", {"-std=c++17", "-O3"}, true},
 };
 
 /* Functions that both compilers have. They return 0 on success. */
@@ -85,9 +79,18 @@ static bool find(const struct compiler *v, const struct calls *c, const char *ca
     return symbol != NULL;
 }
 
-static bool has_calls(const struct compiler *v, struct calls *c)
+struct loading {
+    const struct compiler *compiler;
+    struct calls *calls;
+};
+
+static bool has_calls(void *library, void *context)
 {
+    const struct loading *l = context;
+    const struct compiler *v = l->compiler;
+    struct calls *c = l->calls;
     char get_size[32], get_code[32];
+    c->library = library;
     mf_format(get_size, sizeof(get_size), "Get%s", v->size_call);
     mf_format(get_code, sizeof(get_code), "Get%s", v->code_call);
     return find(v, c, "Version", &c->version) && find(v, c, "CreateProgram", &c->create) &&
@@ -98,19 +101,11 @@ static bool has_calls(const struct compiler *v, struct calls *c)
 
 static int load(const struct compiler *v, struct calls *c)
 {
-    bool any = false;
-    for (size_t i = 0; i < MF_ARRAY_LEN(v->libraries) && v->libraries[i]; i++) {
-        c->library = dlopen(v->libraries[i], RTLD_NOW | RTLD_LOCAL);
-        if (c->library && has_calls(v, c))
-            return 0;
-        any |= c->library != NULL; /* never unloaded, because it may have started threads */
-    }
-    if (any)
-        (void)fprintf(stderr,
-                      "the %s run-time compiler lacks a required function: install a supported version\n",
-                      v->vendor);
-    else
-        (void)fprintf(stderr, "no run-time compiler for %s: %s\n", v->vendor, dlerror());
+    struct loading loading = {v, c};
+    char why[512];
+    if (mf_vendor_library_open(v->library, RTLD_NOW | RTLD_LOCAL, has_calls, &loading, why, sizeof(why)))
+        return 0;
+    (void)fprintf(stderr, "no run-time compiler for %s: %s\n", v->vendor, why);
     return -ENOENT;
 }
 

@@ -534,13 +534,9 @@ static bool find_call(void *library, const char *name, void *ret, char *why, siz
 
 static int load_calls(struct mf_hip_calls *c, char *why, size_t why_cap)
 {
-    void *library = NULL;
-    for (size_t i = 0; i < MF_ARRAY_LEN(mf_hip_sonames) && !library; i++)
-        library = dlopen(mf_hip_sonames[i], RTLD_NOW | RTLD_GLOBAL);
-    if (!library) {
-        mf_format(why, why_cap, "no %s runtime: %s", MF_HIP_VENDOR, dlerror());
+    void *library = mf_vendor_library_open(MF_HIP_LIBRARY, RTLD_NOW | RTLD_GLOBAL, NULL, NULL, why, why_cap);
+    if (!library)
         return -ENOENT;
-    }
 #if defined(MF_HIP_NVIDIA)
 #    define X(call, cuda)                                            \
         if (!find_call(library, TEXT(cuda), &c->call, why, why_cap)) \

@@ -9,13 +9,12 @@
 #include <string.h>
 
 #include "kernels/core/device.h"
+#include "kernels/gpu/host/vendor_library.h"
 
-#define MF_HIP_VENDOR   "amd"
-#define MF_HIP_COMPILER "hiprtc"
+#define MF_HIP_VENDOR  "amd"
+#define MF_HIP_LIBRARY MF_HIP_RUNTIME
 /* Multiply-adds per block and iteration of mf_peak in measure.hip: 4 waves x 16 products of 16x16x32. */
 #define MF_HIP_PEAK_MACS (4 * 16 * 16 * 16 * 32)
-
-static const char *const mf_hip_sonames[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"};
 
 /* clang-format off */
 #define MF_HIP_CALLS(X)                                                                                     \

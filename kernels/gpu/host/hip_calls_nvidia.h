@@ -3,20 +3,19 @@
  * library. */
 #pragma once
 
-#include <cuda.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "kernels/core/device.h"
+#include "kernels/gpu/host/cuda_api.h"
+#include "kernels/gpu/host/vendor_library.h"
 
-#define MF_HIP_VENDOR   "nvidia"
-#define MF_HIP_COMPILER "nvrtc"
+#define MF_HIP_VENDOR  "nvidia"
+#define MF_HIP_LIBRARY MF_CUDA_DRIVER
 /* Multiply-adds per block and iteration of mf_peak in measure.hip, if WGMMA is not used: 8 warps x 16
  * products of 16x8x16. */
 #define MF_HIP_PEAK_MACS (8 * 16 * 16 * 8 * 16)
-
-static const char *const mf_hip_sonames[] = {"libcuda.so.1"};
 
 typedef CUresult hipError_t;
 typedef CUdevice hipDevice_t;
@@ -40,7 +39,6 @@ typedef CUgraphExec hipGraphExec_t;
 #define hipDeviceAttributeComputeCapabilityMajor  CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
 #define hipDeviceAttributeComputeCapabilityMinor  CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR
 #define hipDeviceAttributeMaxSharedMemoryPerBlock CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-#define hipFuncAttributeSharedSizeBytes           CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
 #define HIP_FUNC_ATTRIBUTE_NUM_REGS               CU_FUNC_ATTRIBUTE_NUM_REGS
 #define HIP_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES       CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES
 #define HIP_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES      CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
@@ -50,24 +48,24 @@ typedef CUgraphExec hipGraphExec_t;
 
 /* HIP name, CUDA name; the parameters are the same. */
 /* clang-format off */
-#define MF_HIP_CALLS(X)                                                                                 \
-    X(hipInit, cuInit) X(hipGetDeviceCount, cuDeviceGetCount) X(hipDeviceGet, cuDeviceGet)              \
-    X(hipDeviceGetName, cuDeviceGetName) X(hipDeviceGetAttribute, cuDeviceGetAttribute)                 \
-    X(hipDeviceTotalMem, cuDeviceTotalMem) X(retain_context, cuDevicePrimaryCtxRetain)                  \
-    X(set_context, cuCtxSetCurrent) X(malloc_at, cuMemAlloc) X(free_at, cuMemFree) X(copy_at, cuMemcpy) \
-    X(set_at, cuMemsetD8) X(hipStreamCreateWithFlags, cuStreamCreate)                                   \
-    X(hipStreamSynchronize, cuStreamSynchronize) X(hipStreamDestroy, cuStreamDestroy)                   \
-    X(hipEventCreateWithFlags, cuEventCreate) X(hipEventRecord, cuEventRecord)                          \
-    X(hipEventElapsedTime, cuEventElapsedTime) X(hipEventSynchronize, cuEventSynchronize)               \
-    X(hipEventDestroy, cuEventDestroy) X(hipModuleLoadData, cuModuleLoadData)                           \
-    X(hipModuleUnload, cuModuleUnload) X(hipModuleGetFunction, cuModuleGetFunction)                     \
-    X(hipFuncGetAttribute, cuFuncGetAttribute) X(set_function_attribute, cuFuncSetAttribute)            \
-    X(launch_with, cuLaunchKernelEx) X(hipStreamBeginCapture, cuStreamBeginCapture)                     \
-    X(hipStreamEndCapture, cuStreamEndCapture) X(instantiate, cuGraphInstantiateWithFlags)              \
-    X(hipGraphLaunch, cuGraphLaunch) X(hipGraphExecDestroy, cuGraphExecDestroy)                         \
-    X(hipGraphDestroy, cuGraphDestroy) X(hipDriverGetVersion, cuDriverGetVersion)                       \
-    X(error_string, cuGetErrorString) X(uuid, cuDeviceGetUuid)                                          \
-    X(hipModuleOccupancyMaxActiveBlocksPerMultiprocessor, cuOccupancyMaxActiveBlocksPerMultiprocessor)  \
+#define MF_HIP_CALLS(X)                                                                                \
+    X(hipInit, cuInit) X(hipGetDeviceCount, cuDeviceGetCount) X(hipDeviceGet, cuDeviceGet)             \
+    X(hipDeviceGetName, cuDeviceGetName) X(hipDeviceGetAttribute, cuDeviceGetAttribute)                \
+    X(hipDeviceTotalMem, cuDeviceTotalMem_v2) X(retain_context, cuDevicePrimaryCtxRetain)              \
+    X(set_context, cuCtxSetCurrent) X(malloc_at, cuMemAlloc_v2) X(free_at, cuMemFree_v2)               \
+    X(copy_at, cuMemcpy) X(set_at, cuMemsetD8_v2) X(hipStreamCreateWithFlags, cuStreamCreate)          \
+    X(hipStreamSynchronize, cuStreamSynchronize) X(hipStreamDestroy, cuStreamDestroy_v2)               \
+    X(hipEventCreateWithFlags, cuEventCreate) X(hipEventRecord, cuEventRecord)                         \
+    X(hipEventElapsedTime, cuEventElapsedTime) X(hipEventSynchronize, cuEventSynchronize)              \
+    X(hipEventDestroy, cuEventDestroy_v2) X(hipModuleLoadData, cuModuleLoadData)                       \
+    X(hipModuleUnload, cuModuleUnload) X(hipModuleGetFunction, cuModuleGetFunction)                    \
+    X(hipFuncGetAttribute, cuFuncGetAttribute) X(set_function_attribute, cuFuncSetAttribute)           \
+    X(launch_with, cuLaunchKernelEx) X(hipStreamBeginCapture, cuStreamBeginCapture_v2)                 \
+    X(hipStreamEndCapture, cuStreamEndCapture) X(instantiate, cuGraphInstantiateWithFlags)             \
+    X(hipGraphLaunch, cuGraphLaunch) X(hipGraphExecDestroy, cuGraphExecDestroy)                        \
+    X(hipGraphDestroy, cuGraphDestroy) X(hipDriverGetVersion, cuDriverGetVersion)                      \
+    X(error_string, cuGetErrorString) X(uuid, cuDeviceGetUuid_v2)                                      \
+    X(hipModuleOccupancyMaxActiveBlocksPerMultiprocessor, cuOccupancyMaxActiveBlocksPerMultiprocessor) \
     X(encode_tiled, cuTensorMapEncodeTiled) X(hipDeviceSynchronize, cuCtxSynchronize)
 /* clang-format on */
 

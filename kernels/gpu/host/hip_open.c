@@ -20,8 +20,11 @@ static int load(const char *vendor, const struct mf_hip_module **ret, char *why,
     char file[64], path[PATH_MAX];
     mf_format(file, sizeof(file), "moefarm-hip-%s.so", vendor);
     if (mf_sibling_file(file, "kernels", path) < 0) {
-        mf_format(why, why_cap, "%s not found: build moefarm with the headers of the %s runtime", file,
-                  vendor);
+        mf_format(
+            why, why_cap,
+            "%s not found next to the program: install package moefarm-worker of this version; to build "
+            "it, install the headers of HIP (Debian's libamdhip64-dev, or ROCm)",
+            file);
         return -ENOENT;
     }
     void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL);

@@ -1,6 +1,6 @@
-/* Opens GPUs as devices, through two loadable modules, one per vendor. A module is built only where the
- * vendor's headers are installed. It is loaded when one of its devices is opened, so the programs also start
- * on machines without a GPU or driver. */
+/* Opens GPUs as devices, through two loadable modules, one per vendor. The module for AMD is built only where
+ * HIP's headers are installed. A module is loaded when one of its devices is opened, so the programs also
+ * start on machines without a GPU or driver. */
 #pragma once
 
 #include "kernels/core/device.h"

@@ -12,14 +12,14 @@
  *   FAKE_CUDA_L2_PARTITIONS   not 0: mf_add_cycles (kernels/gpu/src/measure.hip), the only kernel with an
  *                             effect, simulates an L2 cache of two partitions
  *   FAKE_CUDA_BUSY            number of launches of mf_add_cycles that skip the last SM (default: 0) */
-#include <cuda.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/gpu/host/cuda_api.h"
 #include "kernels/gpu/src/args.h"
 #include "support/kernels/fake_cuda.h"
 
-#define CALL __attribute__((visibility("default"))) CUresult CUDAAPI
+#define CALL __attribute__((visibility("default"))) CUresult
 
 #define REGISTERS_PER_SM 65536
 
@@ -61,7 +61,7 @@ CALL cuDeviceGetName(char *name, int len, CUdevice device)
     return CUDA_SUCCESS;
 }
 
-CALL cuDeviceGetUuid(CUuuid *ret, CUdevice device)
+CALL cuDeviceGetUuid_v2(CUuuid *ret, CUdevice device)
 {
     memset(ret, 0, sizeof(*ret));
     ret->bytes[0] = 0x6e;
@@ -69,7 +69,7 @@ CALL cuDeviceGetUuid(CUuuid *ret, CUdevice device)
     return CUDA_SUCCESS;
 }
 
-CALL cuDeviceTotalMem(size_t *ret, CUdevice device)
+CALL cuDeviceTotalMem_v2(size_t *ret, CUdevice device)
 {
     (void)device;
     *ret = (size_t)140 << 30;
@@ -131,7 +131,7 @@ CALL cuCtxSetCurrent(CUcontext context)
     return CUDA_SUCCESS;
 }
 
-CALL cuMemAlloc(CUdeviceptr *ret, size_t bytes)
+CALL cuMemAlloc_v2(CUdeviceptr *ret, size_t bytes)
 {
     void *p = malloc(bytes);
 
@@ -139,7 +139,7 @@ CALL cuMemAlloc(CUdeviceptr *ret, size_t bytes)
     return p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CALL cuMemFree(CUdeviceptr at)
+CALL cuMemFree_v2(CUdeviceptr at)
 {
     free((void *)(size_t)at);
     return CUDA_SUCCESS;
@@ -152,7 +152,7 @@ CALL cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
 }
 
 /* Leaves large memory uninitialised, because it is never read and writing gigabytes takes time. */
-CALL cuMemsetD8(CUdeviceptr at, unsigned char value, size_t n)
+CALL cuMemsetD8_v2(CUdeviceptr at, unsigned char value, size_t n)
 {
     if (n < (1u << 20))
         memset((void *)(size_t)at, value, n);
@@ -177,13 +177,13 @@ CALL cuCtxSynchronize(void)
     return CUDA_SUCCESS;
 }
 
-CALL cuStreamDestroy(CUstream stream)
+CALL cuStreamDestroy_v2(CUstream stream)
 {
     (void)stream;
     return CUDA_SUCCESS;
 }
 
-CALL cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode)
+CALL cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode)
 {
     (void)stream, (void)mode;
     return CUDA_SUCCESS;
@@ -247,7 +247,7 @@ CALL cuEventElapsedTime(float *ret, CUevent from, CUevent to)
     return CUDA_SUCCESS;
 }
 
-CALL cuEventDestroy(CUevent event)
+CALL cuEventDestroy_v2(CUevent event)
 {
     (void)event;
     return CUDA_SUCCESS;
