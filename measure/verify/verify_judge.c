@@ -8,6 +8,7 @@
 #include "common/base/text.h"
 #include "kernels/core/device.h"
 #include "kernels/core/limits.h"
+#include "measure/verify/mismatch_share.h"
 
 #define SMALL_ROW    0.05 /* minimum reference norm for relative errors, relative to the typical norm */
 #define EXPERT_ROWS  4    /* experts with fewer rows are judged by the row gate only */
@@ -30,8 +31,10 @@ struct extremes {
 struct judging {
     const struct mf_verify_input *v;
     struct mf_verify_row *rows;
+    int64_t cols; /* values per row */
     double least; /* minimum reference norm for relative errors */
     struct tally tallies[CHUNKS];
+    double shares[CHUNKS];
     struct extremes extremes[CHUNKS];
 };
 
@@ -207,24 +210,61 @@ static int refuse_bad(const struct judging *j, const struct tally *t, struct mf_
     return 1;
 }
 
-static int refuse_mismatch(const struct judging *j, const struct tally *t, int64_t cols,
-                           struct mf_verdict *ret)
+/* Returns the root mean square of a row's relative error in the plain pipeline: what quantising h costs, at
+ * least half of the lowest limit. */
+static double plain_error(const struct judging *j, const struct mf_verify_row *r)
 {
-    bool cosine = mf_err_by_cosine(&j->v->data->shape);
-    double elements = (double)t->n * (double)cols, sizes = t->norm + t->size;
-    if (cosine)
-        ret->err = sizes > 0 ? t->difference / sizes : 0;
-    else
-        ret->err = elements > 0 ? t->mismatches / elements : 0;
+    double rounding = mf_row_floor(j->v->out->tensor_spec.format) / 2;
+    return fmax(rounding, quantisation_error(j->v, r->source));
+}
+
+static void share_thread(void *context, int thread, int n_threads)
+{
+    struct judging *j = context;
+    for (int i = thread; i < CHUNKS; i += n_threads) {
+        j->shares[i] = 0;
+        for (int64_t p = chunk_start(j, i); p < chunk_start(j, i + 1); p++) {
+            const struct mf_verify_row *r = &j->rows[p];
+            if (r->source >= 0)
+                j->shares[i] += mf_mismatch_share(plain_error(j, r), sqrt(r->norm / (double)j->cols));
+        }
+    }
+}
+
+/* Returns the share of elements that mismatch in the plain pipeline, on the same data. */
+static double plain_mismatch(struct judging *j, int64_t n_rows, int n_threads)
+{
+    double sum = 0;
+    mf_pool_run(share_thread, j, n_threads);
+    for (int i = 0; i < CHUNKS; i++)
+        sum += j->shares[i];
+    return n_rows > 0 ? sum / (double)n_rows : 0;
+}
+
+static int refuse_distance(const struct judging *j, const struct tally *t, struct mf_verdict *ret)
+{
+    double sizes = t->norm + t->size;
+    ret->err = sizes > 0 ? t->difference / sizes : 0;
     if (ret->err <= j->v->err_ratio)
         return 0;
-    if (cosine)
-        mf_format(ret->reason, sizeof(ret->reason),
-                  "cosine: the distance to the reference is %.3g, limit %.3g", ret->err, j->v->err_ratio);
-    else
-        mf_format(ret->reason, sizeof(ret->reason),
-                  "mismatch: %.3g%% of elements differ by more than 0.01 + 0.01·|ref|, limit %.3g%%",
-                  100 * ret->err, 100 * j->v->err_ratio);
+    mf_format(ret->reason, sizeof(ret->reason), "cosine: the distance to the reference is %.3g, limit %.3g",
+              ret->err, j->v->err_ratio);
+    return 1;
+}
+
+static int refuse_mismatch(struct judging *j, const struct tally *t, int n_threads, struct mf_verdict *ret)
+{
+    double elements = (double)t->n * (double)j->cols;
+    ret->err = elements > 0 ? t->mismatches / elements : 0;
+    if (ret->err <= j->v->err_ratio)
+        return 0;
+    double plain = plain_mismatch(j, t->n, n_threads);
+    if (ret->err <= j->v->err_ratio + plain)
+        return 0;
+    mf_format(ret->reason, sizeof(ret->reason),
+              "mismatch: %.3g%% of elements differ by more than 0.01 + 0.01·|ref|, limit %.3g%% plus %.3g%% "
+              "that rounding causes",
+              100 * ret->err, 100 * j->v->err_ratio, 100 * plain);
     return 1;
 }
 
@@ -323,7 +363,7 @@ static int refuse_row(const struct judging *j, const struct extremes *e, struct 
 int mf_verify_judge(const struct mf_verify_input *v, struct mf_verify_row *rows, int64_t cols,
                     bool written_only, struct mf_verdict *ret)
 {
-    struct judging j = {.v = v, .rows = rows};
+    struct judging j = {.v = v, .rows = rows, .cols = cols};
     int n_threads = mf_pool_threads_for(v->out->parts[0].rows * MF_VERIFY_ROW_WORK);
     struct tally t = tally(&j, n_threads);
     int r = refuse_unwritten(&j, &t, ret);
@@ -331,7 +371,8 @@ int mf_verify_judge(const struct mf_verify_input *v, struct mf_verify_row *rows,
         return r;
     r = refuse_bad(&j, &t, ret);
     if (r == 0)
-        r = refuse_mismatch(&j, &t, cols, ret);
+        r = mf_err_by_cosine(&v->data->shape) ? refuse_distance(&j, &t, ret)
+                                              : refuse_mismatch(&j, &t, n_threads, ret);
     if (r != 0)
         return r;
     j.least = SMALL_ROW * sqrt(t.n > 0 ? t.norm / (double)t.n : 0);

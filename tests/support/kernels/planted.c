@@ -34,7 +34,7 @@ struct mf_shape planted_shape(int format, int64_t token)
     return (struct mf_shape){
         .token = token,
         .model_dim = 160,
-        .inter_dim = 144,
+        .inter_dim = formats[format].q_type == MF_QTYPE_PER_1X128 ? 256 : 144,
         .expert = 16,
         .topk = 2,
         .act_type = MF_ACT_SILU,

@@ -123,9 +123,10 @@ MF_TEST(test_shipped)
     "float8_e4m3fn,QuantType.per_1x128,1,0,"
 #define RESULT(us, err) "32,0,1.0,k1," err ",1.0,k2,0.0%," us ",0,0,0,1.0,1.0,"
 #define ROW(T, us)      KEY(T, "Silu") RESULT(us, "0.0%") "\n"
-#define OWN(us, n_samples) \
-    RESULT(us, "0.0%")     \
+#define OWN_ERR(us, n_samples, err) \
+    RESULT(us, err)                 \
     ",tile:a|move:b,w1=row,MI355X,r1,gcc,uniform,1," n_samples ",0.1,moefarm:race\n"
+#define OWN(us, n_samples) OWN_ERR(us, n_samples, "0.0%")
 #define ROW_4(T, us, a)                                                                                \
     "gfx950,256," T ",7168,2048,33,8,ActivationType.Silu,torch.bfloat16," a ",torch.float4_e2m1fn_x2," \
     "QuantType.per_1x32,1,0," RESULT(us, "0.0%") "\n"
@@ -206,6 +207,8 @@ static const struct planted {
     {NAMES KEY("1", "Silu") RESULT("20.5", "20.1%") "\n", NULL, "a2 err_limit err1;",
      "err1 is 20.1%, above the limit of 20.0%"},
     {NAMES KEY("1", "Silu") RESULT("20.5", "20.0%") "\n", NULL, "", NULL},
+    /* a row of libfmoe, which the farm's gates accepted */
+    {NAMES_OWN KEY("1", "Silu") OWN_ERR("20.5", "13", "45.0%"), NULL, "", NULL},
     {NAMES "<<<<<<< ours\n" ROW("1", "20.5") "=======\n" ROW("1", "21.5") ">>>>>>> theirs\n", NULL,
      "a2 conflict ;a4 conflict ;a5 duplicate ;a6 conflict ;", NULL},
 };

@@ -135,7 +135,7 @@ MF_TEST(one_row_of_4096, .rows = PLANTED_N_FORMATS)
     struct mf_shape s = planted_shape(_i, 512);
     s.topk = 8;
     s.model_dim = 32;
-    s.inter_dim = 32;
+    s.inter_dim = s.q_type == MF_QTYPE_PER_1X128 ? 128 : 32;
     start(&s, "uniform");
     struct mf_step step = planted_step(&s, "stage2", 16, PLANTED_DESTROYED);
     struct mf_unit_result r = planted_probe(&step);
