@@ -136,16 +136,10 @@ static const struct mf_path_step *step_of(const struct search *s, int32_t rank)
     return &s->p->steps[s->order[rank]];
 }
 
-static int compare_names(const struct mf_step *a, const struct mf_step *b)
-{
-    int c = strcmp(a->family, b->family);
-    return c ? c : strcmp(a->name, b->name);
-}
-
 static int compare_order(const void *a, const void *b, void *context)
 {
     const struct mf_path_problem *p = context;
-    return compare_names(p->steps[*(const int32_t *)a].step, p->steps[*(const int32_t *)b].step);
+    return mf_step_compare(p->steps[*(const int32_t *)a].step, p->steps[*(const int32_t *)b].step);
 }
 
 static int intern_tensor_spec(struct search *s, const struct mf_tensor_spec *a)
@@ -555,7 +549,7 @@ static int compare_paths(const void *va, const void *vb, void *context)
     if (a->us != b->us)
         return a->us < b->us ? -1 : 1;
     for (int i = 0; i < a->n && i < b->n; i++) {
-        int c = compare_names(p->steps[a->steps[i]].step, p->steps[b->steps[i]].step);
+        int c = mf_step_compare(p->steps[a->steps[i]].step, p->steps[b->steps[i]].step);
         if (c)
             return c;
     }

@@ -116,6 +116,12 @@ static bool is_omitted(const struct field *f, const struct mf_step *step)
            (f->kind == OPTIONAL_FLAG && !*(const bool *)value);
 }
 
+int mf_step_compare(const struct mf_step *a, const struct mf_step *b)
+{
+    int c = strcmp(a->family, b->family);
+    return c ? c : strcmp(a->name, b->name);
+}
+
 char *mf_step_print(const struct mf_step *step)
 {
     struct mf_buf b;

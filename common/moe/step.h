@@ -47,6 +47,8 @@ struct mf_step {
     bool aiter;
 };
 
+/* Compares steps by family, then by name. */
+int mf_step_compare(const struct mf_step *a, const struct mf_step *b);
 /* Returns a JSON object as a heap string that the caller frees; NULL if memory runs out. */
 char *mf_step_print(const struct mf_step *step);
 /* Reads a step from JSON. -EINVAL: a field is missing or invalid; *ret_field (static text) names the first

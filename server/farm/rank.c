@@ -6,6 +6,7 @@
 #include "common/base/json.h"
 #include "common/base/log.h"
 #include "common/base/text.h"
+#include "common/moe/pipeline_gap.h"
 #include "server/choose/layout_choice.h"
 
 #include <errno.h>
@@ -63,7 +64,7 @@ static int take_measured(void *context, const struct mf_measured_row *row)
 static int fail_no_pipeline(struct mf_farm *f, struct mf_task *g, const struct measured *m,
                             const struct mf_path_problem *p)
 {
-    char reason[MF_REASON_MAX], ops[MF_OPS_TEXT_MAX];
+    char reason[MF_REASON_MAX], gap[MF_REASON_MAX / 2];
     struct mf_buf counts;
     mf_buf_init(&counts, 256);
     int total = 0;
@@ -73,18 +74,11 @@ static int fail_no_pipeline(struct mf_farm *f, struct mf_task *g, const struct m
             (void)mf_buf_addf(&counts, "%s%d %s", counts.len ? ", " : "", m->counts[i],
                               mf_status_name((enum mf_status)i));
     }
-    mf_ops uncovered = mf_path_uncovered(p);
-    mf_ops_print(uncovered, ops);
-    if (uncovered)
-        mf_format(reason, sizeof(reason), "no legal pipeline: no correct step covers %s; of %d steps: %s",
-                  ops, total, counts.len ? counts.data : "none offered, see the rejections");
-    else
-        mf_format(reason, sizeof(reason),
-                  "no legal pipeline: all ops are covered, but no steps match in tensor specs, block_m and "
-                  "weight layouts; of %d steps: %s",
-                  total, counts.data);
+    int r = mf_pipeline_gap(p, gap, sizeof(gap));
+    mf_format(reason, sizeof(reason), "no legal pipeline: %s; of %d steps: %s", gap, total,
+              counts.len ? counts.data : "none offered, see the rejections");
     mf_buf_release(&counts);
-    return mf_task_fail(f, g, reason);
+    return r < 0 ? r : mf_task_fail(f, g, reason);
 }
 
 static double launch_gap_us(struct mf_farm *f, const struct mf_task *g)

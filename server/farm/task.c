@@ -514,6 +514,19 @@ static int end_if_idle(struct mf_farm *f, struct mf_task *g)
     return r < 0 ? r : mf_batch_check(f, g->batch);
 }
 
+/* Fails a task whose finalists all failed. The reason quotes the first finalist. */
+static int fail_race(struct mf_farm *f, struct mf_task *g, const struct mf_lease *l)
+{
+    char why[MF_REASON_MAX] = "", reason[MF_REASON_MAX];
+    enum mf_status status = MF_STATUS_WRONG;
+    int r = mf_store_pipeline_result(f->store, l->unit, l->attempt, l->items[0].id, &status, why);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    mf_format(reason, sizeof(reason), "all %zu finalists failed in the race; the first is %s: %s", l->n,
+              mf_status_name(status), *why ? why : "no reason given");
+    return mf_task_fail(f, g, reason);
+}
+
 int mf_task_raced(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease, const cJSON *race)
 {
     struct mf_win w = {0};
@@ -522,12 +535,8 @@ int mf_task_raced(struct mf_farm *f, struct mf_task *g, const struct mf_lease *l
         return repeat_race(f, g, lease);
     int r =
         lease->n_groups > 0 ? mf_ladder_raced(f, g, lease, race) : mf_config_win(f, g, lease, 0, race, &w);
-    if (r == 0) {
-        char reason[MF_REASON_MAX];
-        mf_format(reason, sizeof(reason), "all %zu finalists failed in the race; see their results",
-                  lease->n);
-        return mf_task_fail(f, g, reason);
-    }
+    if (r == 0)
+        return fail_race(f, g, lease);
     if (r > 0 && lease->n_groups == 0)
         r = mf_task_won(f, g, &w);
     mf_win_release(&w);

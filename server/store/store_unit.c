@@ -390,6 +390,22 @@ int mf_store_results_of_unit(struct mf_store *s, int64_t unit, int64_t attempt, 
     return r;
 }
 
+int mf_store_pipeline_result(struct mf_store *s, int64_t unit, int64_t attempt, int64_t pipeline,
+                             enum mf_status *ret, char reason[MF_REASON_MAX])
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(s,
+                   "SELECT status, reason FROM result"
+                   " WHERE unit = ? AND attempt = ? AND pipeline = ? AND late = 0",
+                   &q, "iii", unit, attempt, pipeline);
+    if (r >= 0)
+        r = mf_sql_next(q);
+    if (r <= 0)
+        return r < 0 ? r : -ENOENT;
+    mf_format(reason, MF_REASON_MAX, "%s", mf_sql_text(q, 1));
+    return mf_status_parse(mf_sql_text(q, 0), ret);
+}
+
 int mf_store_results_clear_final(struct mf_store *s, int64_t unit)
 {
     return mf_sql_write(s, "UPDATE result SET final = 0 WHERE unit = ? AND final = 1", "i", unit);

@@ -119,6 +119,9 @@ int mf_store_samples_drop(struct mf_store *s, int64_t before_ms, int64_t now_ms,
 typedef int (*mf_result_fn)(void *context, const struct mf_result_row *row);
 int mf_store_results_of_unit(struct mf_store *s, int64_t unit, int64_t attempt, mf_result_fn fn,
                              void *context);
+/* Reads the status and the reason of a pipeline's result in one attempt of a race. -ENOENT: no result. */
+int mf_store_pipeline_result(struct mf_store *s, int64_t unit, int64_t attempt, int64_t pipeline,
+                             enum mf_status *ret, char reason[MF_REASON_MAX]);
 /* Makes the unit's results non-deciding, because its race runs again. The results stay in the database. */
 int mf_store_results_clear_final(struct mf_store *s, int64_t unit);
 /* Called with the best time of a task for each set of covered ops. */

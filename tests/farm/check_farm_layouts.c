@@ -226,6 +226,23 @@ MF_TEST(drops_a_failed_layout)
     check_reason(choice, PP, "won the races: 107.1 us in total over 2 token counts");
 }
 
+/* The task's own reason says why the finalists failed. */
+MF_TEST(names_the_reason_of_a_failed_race)
+{
+    submit("");
+    worker.wrong = "*";
+    work_and_race();
+    work_and_race();
+    for (int task = 1; task <= 2; task++) {
+        _cleanup_(cJSON_Deletep) cJSON *json = farm_wait_task(&farm, task, "failed");
+        const char *reason = farm_text(json, "reason");
+        ck_assert_msg(strncmp(reason, "all ", 4) == 0 &&
+                          strstr(reason, " finalists failed in the race; the first is "
+                                         "wrong: planted"),
+                      "%s", reason);
+    }
+}
+
 /* clang-format off */
 static const struct {
     const char *options, *by, *layout;

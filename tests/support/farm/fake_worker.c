@@ -224,7 +224,7 @@ static bool has_step(const cJSON *item, const char *wanted)
     const cJSON *step;
     const char *name = "";
     cJSON_ArrayForEach (step, mf_json_array(item, "steps")) {
-        if (wanted && mf_json_text(step, "name", &name) == 0 && strcmp(name, wanted) == 0)
+        if (wanted && mf_json_text(step, "name", &name) == 0 && mf_glob(wanted, name))
             return true;
     }
     return false;

@@ -26,8 +26,8 @@ struct fake_worker {
     /* Ratio of a pipeline's time in a race to the sum of its steps' times; NULL: 1.01 for all pipelines. */
     double (*factor)(const struct fake_worker *w, const cJSON *unit, const cJSON *pipeline);
     bool no_groups; /* the worker does not support groups in a race */
-    /* names of steps. A pipeline with step `wrong` is wrong; a pipeline with step `crash` crashes the runner.
-     * NULL: none. */
+    /* Patterns of step names with * and ?. A pipeline with a step `wrong` is wrong; a pipeline with a step
+     * `crash` crashes the runner. NULL: none. */
     const char *wrong, *crash;
 };
 
