@@ -37,8 +37,9 @@ bench-catalogue: ## tune every untuned table of AITER with 256 simulated workers
 bench-workers:   ## tune three tables with 1,024 simulated workers, one connection each
 	@scripts/bench.sh workers
 
-bench-gpu:       ## tune the shapes of examples/h200.csv on a GPU: ARGS="--shape mixtral"
+bench-gpu:       ## tune the shapes of examples/h200.csv and formats.csv on a GPU, or ARGS="--shape mixtral"
 	@scripts/build.sh dev >&2 && scripts/bench_gpu.sh $(ARGS)
+	@[ -n "$(ARGS)" ] || scripts/bench_gpu.sh --shapes examples/formats.csv --state build/bench-gpu-formats
 
 build: setup     ## build everything into build/dev; the last line names what the build leaves out
 	@cmake --preset dev >/dev/null && cmake --build --preset dev -j$(JOBS)

@@ -223,6 +223,11 @@ static int64_t size_of(const struct column *c, const struct mf_shape *shape)
                              : 1;
 }
 
+bool mf_shape_splits_blocks(const struct mf_shape *shape)
+{
+    return shape->q_type == MF_QTYPE_PER_1X128 && shape->use_g1u1 && shape->inter_dim % 128 != 0;
+}
+
 int mf_shape_check(const struct mf_shape *shape, const char **ret_column, const char **ret_why)
 {
     for (size_t i = 0; i < MF_ARRAY_LEN(columns); i++) {
@@ -244,6 +249,13 @@ int mf_shape_check(const struct mf_shape *shape, const char **ret_column, const 
         *ret_column = "topk";
         *ret_why =
             "at most the number of experts (of all ranks with ep): a token selects topk distinct experts";
+        return -EINVAL;
+    }
+    if (mf_shape_splits_blocks(shape)) {
+        *ret_column = "inter_dim";
+        *ret_why =
+            "a multiple of 128 with QuantType.per_1x128, so that no block of 128 rows of w1 holds both "
+            "gate and up; use a smaller tensor-parallel size, or expert parallelism";
         return -EINVAL;
     }
     return 0;

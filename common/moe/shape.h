@@ -131,6 +131,10 @@ extern const char *const mf_shape_columns[MF_SHAPE_N_COLUMNS];
 int mf_shape_set(struct mf_shape *shape, const char *column, const char *text, const char **ret_why);
 /* Writes the canonical text of one column to buf, truncated if it does not fit. -ENOENT: unknown column. */
 int mf_shape_get(const struct mf_shape *shape, const char *column, char *buf, size_t cap);
+/* True if a 128x128 block of w1's scales would hold the last rows of gate and the first rows of up, because
+ * inter_dim is not a multiple of 128. vLLM and SGLang refuse such weights too (fp8.py, "is not divisible by
+ * weight quantization block_n"). */
+bool mf_shape_splits_blocks(const struct mf_shape *shape);
 /* Checks that a shape is valid. -EINVAL: the shape is invalid, for example because a size is below 1 or topk
  * > expert; *ret_column is the column and *ret_why its expected value (static texts). Does not check whether
  * a family can run the shape. */

@@ -23,8 +23,9 @@ static const char *const shape_columns[] = {
     "dtype",     "q_dtype_a", "q_dtype_w", "q_type", "doweight_stage1",
 };
 
-#define SHARED_MAX  64
-#define CONTEXT_MAX INT64_C(1) << 40
+#define SHARED_MAX    64
+#define TP_LISTED_MAX 64
+#define CONTEXT_MAX   INT64_C(1) << 40
 
 static int refuse(char why[MF_REASON_MAX], int64_t line, const char *column, const char *sentence)
 {
@@ -190,6 +191,25 @@ static int refuse_split(char why[MF_REASON_MAX], const struct mf_model *m, const
     return -EINVAL;
 }
 
+/* Refuses a split that mf_shape_splits_blocks describes, and lists the splits that work. */
+static int refuse_blocks(char why[MF_REASON_MAX], const struct mf_model *model, int32_t tp)
+{
+    struct mf_shape s = model->layer;
+    char good[96] = "", *at = good;
+    for (int32_t n = 1; n <= TP_LISTED_MAX && model->layer.inter_dim % n == 0; n *= 2) {
+        s.inter_dim = model->layer.inter_dim / n;
+        if (mf_shape_splits_blocks(&s))
+            continue;
+        at = mf_append(at, good + sizeof(good), at > good ? ", " : "");
+        at = mf_append_i64(at, good + sizeof(good), n);
+    }
+    mf_format(why, MF_REASON_MAX,
+              "tp %" PRId32 " of %s: inter_dim %" PRId32 " is not a multiple of 128, so that a block of 128 "
+              "rows of w1 would hold the end of gate and the beginning of up; tp values that work: %s",
+              tp, model->name, model->layer.inter_dim / tp, *good ? good : "none; use ep");
+    return -EINVAL;
+}
+
 int mf_model_layer(const struct mf_model *model, const struct mf_model_split *split, struct mf_shape *ret,
                    char why[MF_REASON_MAX])
 {
@@ -207,6 +227,8 @@ int mf_model_layer(const struct mf_model *model, const struct mf_model_split *sp
         return -EINVAL;
     }
     s.inter_dim /= split->tp;
+    if (mf_shape_splits_blocks(&s))
+        return refuse_blocks(why, model, split->tp);
     /* Every rank computes the fused shared experts in addition to its own routed experts. */
     s.ep_experts = split->ep > 1 ? s.expert + split->fused_shared : 0;
     s.expert = s.expert / split->ep + split->fused_shared;

@@ -49,10 +49,10 @@ static const struct {
     {"4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,"
      "torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0",
      37748736.0, 1, 589824 + 8960.0 + 32768},
-    /* one scale per block of 128 x 128: w1 has 2 x 16 blocks, w2 has 16 x 1 */
-    {"4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,"
+    /* I 128, one scale per block of 128 x 128: w1 has 2 x 16 blocks, w2 has 16 x 1 */
+    {"4,2048,128,128,8,ActivationType.Silu,torch.bfloat16,"
      "torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0",
-     37748736.0, 1, 589824 + 4 * 48.0 + 32768},
+     50331648.0, 1, 786432 + 4 * 48.0 + 32768},
     /* one scale per weight tensor */
     {"4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.int8,torch.int8,QuantType.per_Tensor,1,0",
      37748736.0, 2, 2 * (589824 + 8.0) + 32768},

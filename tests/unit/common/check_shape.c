@@ -264,6 +264,29 @@ MF_TEST(check_names_the_column, .rows = MF_ARRAY_LEN(bad_fields))
     ck_assert((why != NULL) == (bad_fields[_i].column != NULL));
 }
 
+/* Gate and up must not share a 128x128 block of w1's scales. */
+static const struct {
+    enum mf_qtype q_type;
+    int32_t inter_dim;
+    bool use_g1u1, valid;
+} splits[] = {
+    {MF_QTYPE_PER_1X128, 320, true, false}, {MF_QTYPE_PER_1X128, 192, true, false},
+    {MF_QTYPE_PER_1X128, 384, true, true},  {MF_QTYPE_PER_1X128, 320, false, true},
+    {MF_QTYPE_PER_TOKEN, 320, true, true},
+};
+
+MF_TEST(blocks_of_gate_and_up, .rows = MF_ARRAY_LEN(splits))
+{
+    struct mf_shape shape = qwen_shape();
+    const char *column = NULL, *why = NULL;
+    shape.q_dtype_a = shape.q_dtype_w = MF_DTYPE_FP8_E4M3FN;
+    shape.q_type = splits[_i].q_type;
+    shape.inter_dim = splits[_i].inter_dim;
+    shape.use_g1u1 = splits[_i].use_g1u1;
+    ck_assert_int_eq(mf_shape_check(&shape, &column, &why), splits[_i].valid ? 0 : -EINVAL);
+    ck_assert_pstr_eq(column, splits[_i].valid ? NULL : "inter_dim");
+}
+
 /* A token selects topk of the experts of all ranks; topk may exceed the number of experts of one rank. */
 MF_TEST(expert_parallelism)
 {

@@ -91,7 +91,7 @@ MF_TEST(test_key_equal)
     others[1].class.cu_num = 80;
     others[2].shape.token = 65;
     others[3].shape.model_dim++;
-    others[4].shape.inter_dim++;
+    others[4].shape.inter_dim += 128;
     others[5].shape.expert++;
     others[6].shape.topk++;
     others[7].shape.act_type = MF_ACT_GELU;

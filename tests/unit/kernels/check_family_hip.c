@@ -70,7 +70,7 @@ static const struct {
     {"1,256,96,8,2,ActivationType.Silu,torch.float16,torch.float16,torch.float16,QuantType.No,1,0", "dtype",
      "torch.float16", false},
     {"1,256,100,8,2," PLAIN, "divisibility", "inter_dim 100", false},
-    {"1,256,96,8,2," BLOCK_FP8 ",gate_up:tiled", "gate_up", "a scale of fp8fn_128 covers 128", true},
+    {"1,256,128,8,2," BLOCK_FP8 ",gate_up:tiled", "gate_up", "a scale of fp8fn_128 covers 128", true},
 };
 /* clang-format on */
 
@@ -320,7 +320,7 @@ static const struct {
 } kept[] = {
     {"4096,7168,256,256,8," BLOCK_FP8, 8},
     {"4096,4096,384,128,8," BLOCK_FP8, 6},
-    {"4096,4096,192,128,8," BLOCK_FP8, 8},
+    {"4096,4096,256,128,8," BLOCK_FP8, 8},
     {"4096,4096,512,128,8," BLOCK_FP8, 4},
 };
 /* clang-format on */

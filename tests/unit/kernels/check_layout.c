@@ -214,7 +214,9 @@ MF_TEST(panel16_is_as_documented)
 
 #define SIZES "4,128,64,8,2,ActivationType.Silu,torch.bfloat16,"
 #define BF16  SIZES "torch.bfloat16,torch.bfloat16,QuantType.No,1,0,"
-#define BLOCK SIZES "torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0,"
+#define BLOCK                                                                                             \
+    "4,128,128,8,2,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType." \
+    "per_1x128,1,0,"
 #define MXFP4 SIZES "torch.bfloat16,torch.float4_e2m1fn_x2,QuantType.per_1x32,1,0,"
 #define INT4  SIZES "torch.bfloat16,torch.int4,QuantType.per_1x32,1,0,"
 
