@@ -266,8 +266,8 @@ static void check_production_key(struct check *c, const struct ref *ref)
             "no AITER call computes this key with the default environment: %s; tune that shape instead", why);
 }
 
-/* Checks rows that AITER serves. The rows of libfmoe passed the farm's own gates, whose mismatch limit depends
- * on the scale of the output. */
+/* Checks rows that AITER serves. The rows of libfmoe passed the farm's own gates, whose mismatch limit
+ * depends on the scale of the output. */
 static void check_err(struct check *c, const struct ref *ref)
 {
     if (!is_for_aiter(ref->row))

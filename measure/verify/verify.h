@@ -7,9 +7,9 @@
  *   row      ‖out − ref‖ / max(‖ref‖, 1/20 of the typical row norm) <= max(floor of the format,
  *            4 × the row's error in the plain quantised pipeline, if the step quantises h)
  *   expert   median error of its rows <= half the median limit of its rows; for experts with at least 4 rows
- *   mismatch share of elements with |out − ref| > 0.01 + 0.01·|ref| (ROCm/aiter, checkAllclose) <= err_ratio +
- *            the share in the plain pipeline at the same scale (mismatch_share.h); shapes with a scale per 32
- *            or 16 elements use the cosine distance and err_ratio alone instead (mf_err_by_cosine) */
+ *   mismatch share of elements with |out − ref| > 0.01 + 0.01·|ref| (ROCm/aiter, checkAllclose) <= err_ratio
+ *            + the share in the plain pipeline at the same scale (mismatch_share.h); shapes with a scale per
+ *            32 or 16 elements use the cosine distance and err_ratio alone instead (mf_err_by_cosine) */
 #pragma once
 
 #include "measure/verify/verdict.h"

@@ -111,8 +111,8 @@ static const struct {
     {"deepseek-v3",  {1, 1, 2, NULL},  "deepseek-v3 has 1 shared expert of the size of a routed one, not 2"},
     {"minimax-m2.5", {1, 1, 1, NULL},  "minimax-m2.5 has 0 shared experts"},
     {"qwen3-coder-480b-a35b-fp8", {8, 1, 0, NULL},
-     "inter_dim 320 is not a multiple of 128, so that a block of 128 rows of w1 would hold the end of gate and "
-     "the beginning of up; tp values that work: 1, 2, 4"},
+     "inter_dim 320 is not a multiple of 128, so that a block of 128 rows of w1 would hold the end of gate "
+     "and the beginning of up; tp values that work: 1, 2, 4"},
 };
 /* clang-format on */
 
