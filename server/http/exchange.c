@@ -357,8 +357,8 @@ void mf_exchange_completed(void *http, struct MHD_Connection *connection, void *
 {
     struct mf_exchange *x = *state;
     (void)http;
-    (void)connection;
     (void)code;
+    mf_connection_waits(connection, MF_WAITS_FOR_REQUEST, 0);
     if (!x)
         return;
     *state = NULL;
@@ -398,6 +398,7 @@ static void exchange_advance(struct mf_exchange *x)
             (void)mf_respond_header(&r->response, "Retry-After", "1");
             break;
         }
+        mf_connection_waits(x->connection, MF_WAITS_FOR_FARM, 0);
         MHD_suspend_connection(x->connection);
         return;
     }
@@ -453,9 +454,11 @@ static void add_headers(struct MHD_Response *m, const struct mf_response *p, boo
         (void)MHD_add_response_header(m, p->headers[i][0], p->headers[i][1]);
 }
 
-static struct MHD_Response *response_make(struct mf_exchange *x)
+/* *ret_len: length of the body; 0 for a stream */
+static struct MHD_Response *response_make(struct mf_exchange *x, size_t *ret_len)
 {
     struct mf_response *p = &x->request->response;
+    *ret_len = 0;
     if (p->status == 200 && p->etag[0] && mf_request_etag_matches(x->request, p->etag)) {
         p->status = 304;
         return MHD_create_response_from_buffer(0, (void *)"", MHD_RESPMEM_PERSISTENT);
@@ -467,9 +470,10 @@ static struct MHD_Response *response_make(struct mf_exchange *x)
         struct MHD_Response *m = size < 0 ? NULL : MHD_create_response_from_fd64((uint64_t)size, p->fd);
         if (m)
             p->fd = -1;
+        *ret_len = (size_t)MF_MAX(size, 0);
         return m;
     }
-    size_t len = p->body.len;
+    size_t len = *ret_len = p->body.len;
     if (len == 0)
         return MHD_create_response_from_buffer(0, (void *)"", MHD_RESPMEM_PERSISTENT);
     char *body = mf_buf_take(&p->body);
@@ -482,7 +486,9 @@ static struct MHD_Response *response_make(struct mf_exchange *x)
 static enum MHD_Result exchange_answer(struct mf_exchange *x)
 {
     bool page = x->request->route && strncmp(x->request->route->path, "/api", 4) != 0;
-    struct MHD_Response *m = response_make(x);
+    size_t len;
+    struct MHD_Response *m = response_make(x, &len);
+    mf_connection_waits(x->connection, x->stream ? MF_WAITS_FOR_FARM : MF_WAITS_FOR_RESPONSE, len);
     x->state = MF_EXCHANGE_ANSWERED;
     mf_buf_release(&x->request->body);
     release_body(x);
@@ -507,6 +513,7 @@ static enum MHD_Result exchange_begin(struct mf_http *h, struct MHD_Connection *
     if (!x)
         return MHD_NO;
     *state = x;
+    mf_connection_waits(connection, MF_WAITS_FOR_BODY, 0);
     x->refused = check_origin(x, method) < 0 || find_route(x, method, url) < 0 ||
                  check_token(x, method) < 0 || check_headers(x) < 0 || check_body(x, &len) < 0 ||
                  read_query(x) < 0;
@@ -526,6 +533,8 @@ static enum MHD_Result exchange_body(struct mf_exchange *x, const char *data, si
 {
     struct mf_http *h = x->http;
     struct mf_response *p = &x->request->response;
+    x->received += *len;
+    mf_connection_waits(x->connection, MF_WAITS_FOR_BODY, x->received);
     if (!x->refused && h->body_bytes + *len > MF_HTTP_BODIES_MAX) {
         (void)mf_refuse(p, 503, "too many large requests in flight; try again");
         (void)mf_respond_header(p, "Retry-After", "1");

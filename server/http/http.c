@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/secret.h"
 #include "common/base/text.h"
 #include "server/farm/bus.h"
 
@@ -151,12 +152,12 @@ static int open_daemon(struct mf_http *h, char *why, size_t why_cap)
     h->tls = o->certificate != NULL;
     unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
     h->daemon = MHD_start_daemon(
-        flags | (h->tls ? MHD_USE_TLS : 0), 0, NULL, NULL, mf_exchange_handle, h, MHD_OPTION_EXTERNAL_LOGGER,
-        daemon_log, h, MHD_OPTION_LISTEN_SOCKET, (MHD_socket)h->listen_fd, MHD_OPTION_NOTIFY_COMPLETED,
-        mf_exchange_completed, h, MHD_OPTION_CONNECTION_LIMIT, (unsigned)h->options.connections,
+        flags | (h->tls ? MHD_USE_TLS : 0), 0, mf_connection_admit, h, mf_exchange_handle, h,
+        MHD_OPTION_EXTERNAL_LOGGER, daemon_log, h, MHD_OPTION_LISTEN_SOCKET, (MHD_socket)h->listen_fd,
+        MHD_OPTION_NOTIFY_COMPLETED, mf_exchange_completed, h, MHD_OPTION_NOTIFY_CONNECTION,
+        mf_connection_notify, h, MHD_OPTION_CONNECTION_LIMIT, (unsigned)h->options.connections,
         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)h->options.idle_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        (size_t)CONNECTION_MEMORY, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
-        h->gate ? (unsigned)o->connections / 2 : 0, MHD_OPTION_ARRAY, h->tls ? tls : tls + 3, MHD_OPTION_END);
+        (size_t)CONNECTION_MEMORY, MHD_OPTION_ARRAY, h->tls ? tls : tls + 3, MHD_OPTION_END);
     /* the caller owns these texts and may free them after mf_http_start returns */
     o->certificate = o->key = NULL;
     if (!h->daemon)
@@ -237,6 +238,7 @@ static void *http_main(void *arg)
         if (h->gate && mf_now_ms() - h->gate_ms >= STREAMS_CHECK_MS)
             mf_streams_check(h);
         mf_streams_wake(h, true);
+        mf_connections_check(h);
         if (MHD_run(h->daemon) != MHD_YES)
             break;
     }
@@ -250,6 +252,9 @@ static void set_defaults(struct mf_http *h)
     o->connections = o->connections > 0 ? o->connections : 512;
     o->streams = o->streams > 0 ? o->streams : 128;
     o->idle_s = o->idle_s > 0 ? o->idle_s : 30;
+    o->header_ms = o->header_ms > 0 ? o->header_ms : 10000;
+    o->body_ms = o->body_ms > 0 ? o->body_ms : 30000;
+    o->spare_ms = o->spare_ms > 0 ? o->spare_ms : 2000;
     o->keepalive_ms = o->keepalive_ms > 0 ? o->keepalive_ms : 15000;
 }
 
@@ -264,7 +269,11 @@ int mf_http_start(const struct mf_http_options *options, struct mf_http **ret, c
     set_defaults(h);
     *why = 0;
 
-    int r = options->tokens ? mf_gate_new(options->tokens, options->rate, &h->gate) : 0;
+    uint8_t seed[MF_KEY_SIZE];
+    int r = mf_secret_make(seed);
+    memcpy(&h->seed, seed, sizeof(h->seed));
+    if (r == 0 && options->tokens)
+        r = mf_gate_new(options->tokens, options->rate, &h->gate);
     h->options.tokens = NULL;
     if (r == 0)
         r = open_listener(h, why, why_cap);

@@ -3,8 +3,8 @@
  * (server/farm/bus.h), its connection is suspended.
  *
  * Limits: connections, event streams, bytes of bodies in flight, requests in flight (by the sockets'
- * high-water marks), and an idle time per connection. A request over a limit gets 503 with Retry-After, or
- * its connection is closed.
+ * high-water marks), an idle time per connection, and a total time for the headers, the body and the
+ * response. A request over a limit gets 503 with Retry-After, or its connection is closed.
  *
  * Non-loopback addresses require tokens, over TLS: a route with a role (server/api/routes.h) then needs a
  * token of that role (server/http/gate.h). Two checks keep web pages of other sites out: without tokens, a
@@ -26,6 +26,9 @@ struct mf_http_options {
     int connections;    /* maximum open connections; 0: 512 */
     int streams;        /* maximum event streams, which count as connections; 0: 128 */
     int idle_s;         /* idle time before a connection is closed, in s; 0: 30 */
+    int header_ms;      /* time for the headers of a connection's first request, in ms; 0: 10000 */
+    int body_ms;        /* time for a body or a response, in ms, plus 1 s per 64 KiB; 0: 30000 */
+    int spare_ms;       /* wait after which a connection is closed if room is short, in ms; 0: 2000 */
     int keepalive_ms;   /* interval of comments on a silent event stream, in ms; 0: 15000 */
     const char *tokens; /* database with the tokens; NULL: every client may do everything */
     int64_t rate;       /* requests per second per token or address; see server/http/gate.h */

@@ -1,5 +1,5 @@
-/* Shared by http.c (the thread), exchange.c (one request) and stream.c (event streams). Used by the HTTP
- * thread only.
+/* Shared by http.c (the thread), connection.c (deadlines), exchange.c (one request) and stream.c (event
+ * streams). Used by the HTTP thread only.
  *
  * An exchange is one request on one connection:
  *
@@ -36,6 +36,17 @@ enum mf_exchange_state {
     MF_EXCHANGE_ANSWERED
 };
 
+/* What a connection waits for. Each wait has a deadline for all of it, because a client that sends single
+ * bytes never reaches libmicrohttpd's idle timeout. */
+enum mf_waiting {
+    MF_WAITS_FOR_REQUEST,  /* the headers of a request; includes the TLS handshake */
+    MF_WAITS_FOR_BODY,     /* the rest of the body */
+    MF_WAITS_FOR_FARM,     /* another thread, or events of a stream; no deadline */
+    MF_WAITS_FOR_RESPONSE, /* the client, which receives the response */
+};
+
+struct mf_connection;
+
 struct mf_stream {
     int64_t batch;       /* 0: all batches */
     int64_t cursor;      /* events up to this id were sent or do not belong to the batch */
@@ -53,6 +64,7 @@ struct mf_exchange {
     struct mf_request *request; /* NULL while FORWARDED */
     bool refused;               /* request->response is the refusal, and the rest of the body is discarded */
     size_t discarded;
+    size_t received;   /* bytes of the body, including discarded ones */
     size_t body_bytes; /* bytes of this body, included in http->body_bytes */
     int route;         /* index for the metrics; -1: no route matched */
     int64_t token;     /* id of the access token; 0: none */
@@ -70,6 +82,10 @@ struct mf_http {
     pthread_t thread;
     bool started, stopping;
     int stop_wait_ms;
+    uint64_t seed;                     /* secret; hashes of addresses */
+    struct mf_connection *connections; /* all connections */
+    int n_connections;
+    int64_t connections_ms;        /* time of the last check of the deadlines */
     struct mf_exchange *exchanges; /* all exchanges */
     int n_forwarded, n_streams;
     size_t body_bytes;
@@ -79,6 +95,18 @@ struct mf_http {
     int64_t gate_ms;      /* time of the last check of the streams' tokens */
     struct mf_http_counters counters;
 };
+
+/* connection.c */
+/* Refuses a connection of an address that has half of all connections already, if tokens are required. */
+enum MHD_Result mf_connection_admit(void *http, const struct sockaddr *from, socklen_t len);
+void mf_connection_notify(void *http, struct MHD_Connection *connection, void **socket_context,
+                          enum MHD_ConnectionNotificationCode code);
+/* Begins a wait, or continues it with more bytes. n_bytes: length of the body received so far, or of the
+ * response; 0 for other waits. */
+void mf_connection_waits(struct MHD_Connection *connection, enum mf_waiting waits_for, size_t n_bytes);
+/* Closes the connections that are past their deadline. If connections are short, closes those that have
+ * waited longest for a request. */
+void mf_connections_check(struct mf_http *h);
 
 /* exchange.c */
 enum MHD_Result mf_exchange_handle(void *http, struct MHD_Connection *connection, const char *url,

@@ -292,13 +292,13 @@ static void ask_health(int fd)
     http_reply_free(&r);
 }
 
-/* At the connection limit, a new client waits until another client disconnects. The idle timeout is too long
- * to affect the test. */
+/* At the connection limit, a new client waits until another client disconnects. The timeouts are too long to
+ * affect the test. */
 MF_TEST(test_connections_bounded)
 {
     enum { LIMIT = 8, ITERATIONS = 20 };
-    struct http_harness *h =
-        http_harness_start(&(struct http_harness_options){.http = {.connections = LIMIT, .idle_s = 3600}});
+    struct http_harness *h = http_harness_start(
+        &(struct http_harness_options){.http = {.connections = LIMIT, .idle_s = 3600, .spare_ms = 3600000}});
     int fds[LIMIT];
     for (size_t i = 0; i < MF_ARRAY_LEN(fds); i++) {
         fds[i] = http_connect(http_harness_port(h));
