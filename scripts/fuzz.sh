@@ -29,7 +29,8 @@ fuzz() {
     local name=$1 log=$inputs/$1.log
     mkdir -p "$inputs/$name"
     if LLVM_PROFILE_FILE=/dev/null "build/fuzz/tests/fuzz_$name" -max_total_time="$seconds" -max_len=4096 \
-        -timeout=60 -artifact_prefix="$inputs/$name." "$inputs/$name" "tests/fuzz/fuzz_$name" \
+        -timeout=60 -dict=tests/fuzz/numbers.dict -artifact_prefix="$inputs/$name." \
+        "$inputs/$name" "tests/fuzz/fuzz_$name" \
         </dev/null >"$log" 2>&1; then
         grep -E '^Done ' "$log" | sed "s/^/fuzz: $name: /"
     else

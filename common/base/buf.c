@@ -109,6 +109,14 @@ int mf_buf_addv(struct mf_buf *b, const char *format, va_list args)
     return r;
 }
 
+void mf_buf_truncate(struct mf_buf *b, size_t len)
+{
+    if (len >= b->len)
+        return;
+    b->len = len;
+    b->data[len] = '\0';
+}
+
 void mf_buf_consume(struct mf_buf *b, size_t n)
 {
     if (n >= b->len)

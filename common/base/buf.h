@@ -32,6 +32,8 @@ static inline int mf_buf_addc(struct mf_buf *b, char c)
 int mf_buf_adds(struct mf_buf *b, const char *text);
 int mf_buf_addf(struct mf_buf *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int mf_buf_addv(struct mf_buf *b, const char *format, va_list args) __attribute__((format(printf, 2, 0)));
+/* Shortens the contents to len bytes, if they are longer. */
+void mf_buf_truncate(struct mf_buf *b, size_t len);
 /* Removes the first n bytes. */
 void mf_buf_consume(struct mf_buf *b, size_t n);
 static inline int mf_buf_error(const struct mf_buf *b)

@@ -34,7 +34,7 @@ cJSON *mf_json_array(const cJSON *object, const char *key);
  * out. Invalid UTF-8, as left by truncated messages, is replaced: each invalid byte becomes '?'. */
 char *mf_json_print(const cJSON *json);
 /* These functions append one number, integer or quoted string to a buffer, in the format of mf_json_print().
- */
+ * A number that is not finite becomes null, because JSON has no text for it. */
 void mf_json_put_number(struct mf_buf *b, double d);
 void mf_json_put_u64(struct mf_buf *b, uint64_t value);
 void mf_json_put_text(struct mf_buf *b, const char *text);

@@ -1,6 +1,7 @@
 #include "common/base/log.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -98,4 +99,19 @@ int mf_log_errno(int r, const char *format, ...)
     va_end(args);
     errno = saved;
     return r;
+}
+
+bool mf_log_limit(struct mf_log_limit *l, int max, int64_t now_ms)
+{
+    if (!l->since_ms || now_ms - l->since_ms >= MF_LOG_LIMIT_MS) {
+        if (l->n_left_out > 0)
+            log_info("left out %" PRId64 " similar lines", l->n_left_out);
+        *l = (struct mf_log_limit){.since_ms = now_ms};
+    }
+    if (l->n_lines < max) {
+        l->n_lines++;
+        return true;
+    }
+    l->n_left_out++;
+    return false;
 }

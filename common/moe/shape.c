@@ -310,7 +310,7 @@ static void print_columns(const struct mf_shape *shape, size_t first, char buf[M
     size_t len = 0;
     for (size_t i = first; i < MF_ARRAY_LEN(columns); i++) {
         if (i > first)
-            buf[len++] = ',';
+            len = (size_t)(mf_append(buf + len, buf + MF_SHAPE_TEXT_MAX, ",") - buf);
         print_field(&columns[i], (const char *)shape + columns[i].offset, buf + len, MF_SHAPE_TEXT_MAX - len);
         len += strlen(buf + len);
     }

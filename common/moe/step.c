@@ -8,6 +8,7 @@
 #include "common/base/cleanup.h"
 #include "common/base/json.h"
 #include "common/base/text.h"
+#include "common/net/wire_bounds.h"
 
 MF_NAMES_DEFINE(mf_stage, MF_STAGE_, MF_STAGE_MAP)
 
@@ -164,21 +165,22 @@ static int read_tensor_specs(const cJSON *array, struct mf_tensor_spec *tensor_s
     return 0;
 }
 
-static int read_number(const cJSON *item, enum field_kind kind, void *value)
+static int read_number(const cJSON *item, const struct field *f, void *value)
 {
     int64_t whole;
     double amount;
-    if (kind == OPTIONAL_DOUBLE && !item)
+    if (f->kind == OPTIONAL_DOUBLE && !item)
         return 0;
-    if (kind == ROUNDED_DOUBLE || kind == DOUBLE || kind == OPTIONAL_DOUBLE) {
-        if (mf_json_value_double(item, &amount) < 0 || amount < 0)
+    if (f->kind == ROUNDED_DOUBLE || f->kind == DOUBLE || f->kind == OPTIONAL_DOUBLE) {
+        if (mf_json_value_double(item, &amount) < 0 || mf_wire_bounds_check_step(f->key, amount) < 0)
             return -EINVAL;
         *(double *)value = amount;
         return 0;
     }
-    if (mf_json_value_i64(item, 0, kind == INT32 ? INT32_MAX : INT64_MAX, &whole) < 0)
+    if (mf_json_value_i64(item, 0, f->kind == INT32 ? INT32_MAX : INT64_MAX, &whole) < 0 ||
+        mf_wire_bounds_check_step(f->key, (double)whole) < 0)
         return -EINVAL;
-    if (kind == INT32)
+    if (f->kind == INT32)
         *(int32_t *)value = (int32_t)whole;
     else
         *(uint64_t *)value = (uint64_t)whole;
@@ -190,7 +192,7 @@ static int read_field(const cJSON *item, const struct field *f, struct mf_step *
     void *value = (char *)step + f->offset;
     if (f->kind == INT32 || f->kind == UINT64 || f->kind == ROUNDED_DOUBLE || f->kind == DOUBLE ||
         f->kind == OPTIONAL_DOUBLE)
-        return read_number(item, f->kind, value);
+        return read_number(item, f, value);
     if (f->kind == TENSOR_SPECS)
         return read_tensor_specs(item, value, (int32_t *)(void *)((char *)step + f->extra));
 

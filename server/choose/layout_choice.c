@@ -52,19 +52,21 @@ int mf_layouts_fastest(const struct mf_layout_sum *layouts, size_t n)
     return pick;
 }
 
-/* "1,234.5 us" */
-#define US_MAX 40
+/* "1,234.5 us", or "1e+26 us" from GROUPED_MAX */
+#define US_MAX      40
+#define GROUPED_MAX 1e15
 static const char *print_us(double us, char buf[US_MAX])
 {
-    char digits[32], *to = buf;
-    mf_format(digits, sizeof(digits), "%.1f", us);
-    size_t whole = strcspn(digits, ".");
+    char digits[US_MAX], *to = buf, *end = buf + US_MAX;
+    bool grouped = us >= 0 && us < GROUPED_MAX;
+    mf_format(digits, sizeof(digits), grouped ? "%.1f" : "%.4g", us);
+    size_t whole = grouped ? strcspn(digits, ".") : 0;
     for (size_t i = 0; digits[i]; i++) {
         if (i > 0 && i < whole && (whole - i) % 3 == 0)
-            *to++ = ',';
-        *to++ = digits[i];
+            to = mf_append(to, end, ",");
+        to = mf_append(to, end, (char[]){digits[i], '\0'});
     }
-    memcpy(to, " us", 4);
+    (void)mf_append(to, end, " us");
     return buf;
 }
 

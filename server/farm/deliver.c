@@ -136,7 +136,8 @@ static int retry_alone(struct mf_farm *f, const struct mf_lease *l, const struct
     (void)mf_buf_addf(&body, "{\"steps\":[%" PRId64 "],\"best_us\":{", item->id);
     for (int i = 0; i < l->best.n; i++) {
         mf_ops_print(l->best.entries[i].covers, covers);
-        (void)mf_buf_addf(&body, "%s\"%s\":%.17g", i ? "," : "", covers, l->best.entries[i].us);
+        (void)mf_buf_addf(&body, "%s\"%s\":", i ? "," : "", covers);
+        mf_json_put_number(&body, l->best.entries[i].us);
     }
     int r = mf_buf_adds(&body, "}}");
     if (r == 0)
@@ -385,32 +386,21 @@ static int add_list(struct mf_farm *f, const struct mf_slot *slot, int64_t enume
         return refuse(ret_why, "steps: expected at most 8192 for a shape");
     if (n_rejections + cJSON_GetArraySize(m->rejections) > ENUMERATION_REJECTIONS_MAX)
         return refuse(ret_why, "rejections: expected at most 65536 for a shape; use a pattern as kernel");
-    r = mf_store_savepoint(f->store);
+    r = mf_store_savepoint(f->store, MF_SAVEPOINT_PART);
     if (r < 0)
         return r;
     int refused = add_all(f, slot, enumeration, m, ret_why);
     if (refused < 0)
         return refused;
-    r = refused ? mf_store_savepoint_rollback(f->store) : mf_store_savepoint_release(f->store);
+    r = refused ? mf_store_savepoint_rollback(f->store, MF_SAVEPOINT_PART)
+                : mf_store_savepoint_release(f->store, MF_SAVEPOINT_PART);
     return r < 0 ? r : refused;
-}
-
-/* The worker drops a refused RESULT and would then complete the list without the items of that RESULT. So the
- * unit fails here, and the farm retries it. */
-static int fail_refused_enumeration(struct mf_farm *f, struct mf_lease *l, const char *why)
-{
-    char reason[MF_REASON_MAX];
-    mf_format(reason, sizeof(reason), "its list of steps was refused: %s", why);
-    int r = mf_lease_fail_and_cancel(f, l, reason);
-    return r < 0 ? r : 1;
 }
 
 static int handle_enumerate(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l,
                             struct mf_result_message *m, const char **ret_why)
 {
     int r = add_list(f, slot, l->task->enumeration, m, ret_why);
-    if (r > 0)
-        return fail_refused_enumeration(f, l, *ret_why);
     if (r == 0)
         r = acknowledge(slot, m);
     return r == 0 && m->last ? end_enumerate(f, l, m) : r;
@@ -454,13 +444,35 @@ static int handle_late(struct mf_farm *f, struct mf_slot *slot, const struct mf_
     return acknowledge(slot, m);
 }
 
+/* Returns the lease that the message names, if the slot has it. */
+static struct mf_lease *find_lease(struct mf_farm *f, const struct mf_slot *slot,
+                                   const struct mf_result_message *m)
+{
+    struct mf_lease *l = mf_map_get(&f->leases, (uint64_t)m->unit);
+    return l && l->attempt == m->attempt && l->epoch == m->epoch && l->slot == slot ? l : NULL;
+}
+
+int mf_deliver_refused(struct mf_farm *f, struct mf_slot *slot, const cJSON *json, const char *why)
+{
+    struct mf_result_message m = {0};
+    const char *unused;
+    char reason[MF_REASON_MAX];
+    (void)mf_result_read_key(json, &m, &unused);
+    struct mf_lease *l = m.unit ? find_lease(f, slot, &m) : NULL;
+    if (!l || (!m.last && l->kind != MF_UNIT_ENUMERATE))
+        return 0;
+    mf_format(reason, sizeof(reason), "its %s was refused: %s",
+              l->kind == MF_UNIT_ENUMERATE ? "list of steps" : "last result", why);
+    return mf_lease_fail_and_cancel(f, l, reason);
+}
+
 int mf_deliver(struct mf_farm *f, struct mf_slot *slot, const cJSON *json, const char **ret_why)
 {
     struct mf_result_message m;
     if (mf_result_read(json, &m, ret_why) < 0)
         return 1;
-    struct mf_lease *l = mf_map_get(&f->leases, (uint64_t)m.unit);
-    if (!l || l->attempt != m.attempt || l->epoch != m.epoch || l->slot != slot)
+    struct mf_lease *l = find_lease(f, slot, &m);
+    if (!l)
         return handle_late(f, slot, &m, json, ret_why);
     switch (l->kind) {
     case MF_UNIT_ENUMERATE:

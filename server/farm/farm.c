@@ -28,10 +28,9 @@
 #define HOUSEKEEP_MS       50
 /* Deletion of old samples: maximum results per iteration, and pause in ms after an iteration that found none.
  */
-#define SAMPLES_PER_SLICE       500
-#define SAMPLES_INTERVAL_MS     10000
-#define QUEUE_MAX               1000
-#define VERSION_LOG_INTERVAL_MS 10000
+#define SAMPLES_PER_SLICE   500
+#define SAMPLES_INTERVAL_MS 10000
+#define QUEUE_MAX           1000
 
 const double mf_iteration_bucket_s[MF_ITERATION_BUCKETS] = {0.0005, 0.001, 0.002, 0.005, 0.01,
                                                             0.02,   0.05,  0.1,   0.2,   0.5};
@@ -203,12 +202,10 @@ void mf_farm_get_stats(const struct mf_farm *f, struct mf_farm_stats *ret)
  * its message for ever. */
 static int refuse_version(struct mf_farm *f, const struct mf_mail *mail)
 {
-    if (!f->version_logged_ms || f->now_ms - f->version_logged_ms >= VERSION_LOG_INTERVAL_MS) {
-        f->version_logged_ms = f->now_ms;
+    if (mf_log_limit(&f->log_limits.version, 1, f->now_ms))
         log_warn("refused a worker that speaks protocol version %d: this coordinator speaks version %d;"
                  " install the same release on both",
                  mail->version, MF_WIRE_VERSION);
-    }
     return mf_peer_refuse(
         f, &mail->peer, "version", 0,
         "this coordinator speaks protocol version %d only; install the same release on both",
@@ -230,7 +227,7 @@ static int handle_message(struct mf_farm *f)
                            "expected a message of two frames, the first a header of %d bytes",
                            MF_WIRE_HEADER_SIZE);
     else
-        r = mf_peer_handle(f, mail);
+        r = mf_message_apply(f, mail);
     return r < 0 ? r : 1;
 }
 
@@ -252,13 +249,13 @@ static int handle_request(struct mf_farm *f)
         return r;
     r = add_answer(f, request);
     if (r == 0)
-        r = mf_store_savepoint(f->store);
+        r = mf_store_savepoint(f->store, MF_SAVEPOINT_MESSAGE);
     if (r < 0)
         return r;
     if (mf_request_run(request, f) < 0)
-        r = mf_store_savepoint_rollback(f->store);
+        r = mf_store_savepoint_rollback(f->store, MF_SAVEPOINT_MESSAGE);
     else
-        r = mf_store_savepoint_release(f->store);
+        r = mf_store_savepoint_release(f->store, MF_SAVEPOINT_MESSAGE);
     return r < 0 ? r : 1;
 }
 
@@ -286,8 +283,8 @@ static int handle_all(struct mf_farm *f, uint64_t start_ns)
     do {
         r = handle_message(f);
         n += r > 0;
-    } while (r >= 0 && (r > 0 || wait_for_more(f, n, start_ns)) && n < ITERATION_MESSAGES &&
-             mf_now_ns() - start_ns < ITERATION_NS);
+    } while (r >= 0 && !f->needs_reload && (r > 0 || wait_for_more(f, n, start_ns)) &&
+             n < ITERATION_MESSAGES && mf_now_ns() - start_ns < ITERATION_NS);
     return r < 0 ? r : 0;
 }
 
@@ -346,6 +343,26 @@ static void count_iteration(struct mf_farm *f, uint64_t ns)
     }
 }
 
+static int do_due_work(struct mf_farm *f)
+{
+    int r = f->wake_waiting ? mf_tasks_wake(f) : 0;
+    if (r >= 0)
+        r = housekeep(f);
+    if (r >= 0)
+        r = mf_units_dispatch(f);
+    return r < 0 ? r : mf_tasks_flush(f);
+}
+
+/* Loads the state from the store again after a message was undone. */
+static int reload_if_needed(struct mf_farm *f)
+{
+    if (!f->needs_reload)
+        return 0;
+    f->needs_reload = false;
+    mf_farm_reset_state(f);
+    return load(f);
+}
+
 static int run_iteration(struct mf_farm *f)
 {
     uint64_t start_ns = mf_now_ns();
@@ -355,14 +372,8 @@ static int run_iteration(struct mf_farm *f)
         r = mf_access_answer_handshakes(f);
     if (r >= 0)
         r = handle_all(f, start_ns);
-    if (r >= 0 && f->wake_waiting)
-        r = mf_tasks_wake(f);
-    if (r >= 0)
-        r = housekeep(f);
-    if (r >= 0)
-        r = mf_units_dispatch(f);
-    if (r >= 0)
-        r = mf_tasks_flush(f);
+    if (r >= 0 && !f->needs_reload)
+        r = do_due_work(f);
     if (r >= 0)
         r = mf_peers_acknowledge(f);
     /* Fault points count only iterations that send something, because the number of idle iterations varies */
@@ -384,8 +395,9 @@ static int run_iteration(struct mf_farm *f)
     send_answers(f);
     if (has_recipients)
         mf_fault_at(MF_FAULT_REPLIES_SENT);
+    r = reload_if_needed(f);
     count_iteration(f, mf_now_ns() - start_ns);
-    return 0;
+    return r;
 }
 
 int mf_farm_run(struct mf_farm *f, int stop_fd, struct mf_notify *notify)

@@ -2,6 +2,7 @@
  * from the store, so that a restart loses nothing. No other thread accesses it. */
 #pragma once
 
+#include "common/base/log.h"
 #include "common/moe/pipeline_search.h"
 #include "server/choose/forecast.h"
 #include "server/choose/race.h"
@@ -127,7 +128,11 @@ struct mf_farm {
     int64_t misses_trim_ms; /* earliest time at which a full list of misses is trimmed again */
     /* number of workers that got an ACK from the last iteration; they may be about to send more results */
     size_t n_acknowledged;
-    int64_t version_logged_ms; /* time of the last log line about a refused protocol version; 0: never */
+    /* a message was undone, so the state in memory may be wrong; it is loaded again after the iteration */
+    bool needs_reload;
+    struct {
+        struct mf_log_limit version, refused, undone, link;
+    } log_limits;
     /* start of the one-second period in which n_failures failure events were counted */
     int64_t failures_ms;
     int n_failures;
@@ -150,6 +155,8 @@ void mf_farm_reset_state(struct mf_farm *f);
 int mf_farm_reload(struct mf_farm *f);
 
 /* ---- read_only.c: describes read-only mode ---- */
+/* True if the error of a write may be temporary: the disk is full, read-only or failing. */
+bool mf_read_only_is_temporary(int r);
 /* Enters read-only mode and returns true if r, the error of an iteration, may be temporary. Returns false if
  * the store is damaged or the error has another cause. */
 bool mf_read_only_enter(struct mf_farm *f, int r);
@@ -257,8 +264,16 @@ struct mf_lease *mf_lease_free(struct mf_lease *l);
 /* Handles a RESULT. Returns 0 if it was accepted (the ACK follows COMMIT), or 1 and *ret_why if it was
  * refused. */
 int mf_deliver(struct mf_farm *f, struct mf_slot *slot, const cJSON *json, const char **ret_why);
+/* Call after a RESULT was refused. The worker drops it, so its unit cannot be completed any more if the
+ * RESULT was the last one or a part of an enumeration. Such a unit fails now, and the farm retries it. */
+int mf_deliver_refused(struct mf_farm *f, struct mf_slot *slot, const cJSON *json, const char *why);
 /* Stores a crash result for each unmeasured step of a failed unit. */
 int mf_deliver_unit_failed(struct mf_farm *f, struct mf_lease *l, const char *reason);
+
+/* ---- undo.c ---- */
+/* Applies a message. If that fails, undoes and refuses the message and sets needs_reload. Returns an error
+ * only if the database file cannot be used. */
+int mf_message_apply(struct mf_farm *f, const struct mf_mail *mail);
 
 /* ---- peer.c ---- */
 int mf_peer_handle(struct mf_farm *f, const struct mf_mail *mail);

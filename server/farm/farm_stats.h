@@ -20,6 +20,7 @@ struct mf_farm_stats {
     /* results that were stored as samples only, because their lease had ended */
     uint64_t results_late;
     uint64_t refused;            /* messages answered by REFUSE */
+    uint64_t undone;             /* refused messages that were undone (undo.c) */
     uint64_t handshakes_refused; /* worker handshakes with an unknown or revoked key */
     uint64_t leases_expired;
     uint64_t events;

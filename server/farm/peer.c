@@ -6,6 +6,7 @@
 #include "common/base/json.h"
 #include "common/base/log.h"
 #include "common/base/text.h"
+#include "common/net/wire_bounds.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -15,8 +16,21 @@
 #include <string.h>
 
 #define ID_MAX            (INT64_C(1) << 53)
+#define LOG_LINES         10 /* maximum log lines of one kind per period */
 #define DEVICE_TEXT_MAX   16384
 #define EVENT_INTERVAL_MS 500
+
+/* Logs refusals that a correct worker never causes. The other codes are part of a normal restart or are
+ * logged by the worker. */
+static void log_refusal(struct mf_farm *f, const struct mf_peer *peer, const char *code, const char *reason)
+{
+    const struct mf_slot *slot = mf_slots_by_peer(&f->slots, peer);
+    if (strcmp(code, "malformed") != 0 && strcmp(code, "too_large") != 0)
+        return;
+    if (mf_log_limit(&f->log_limits.refused, LOG_LINES, f->now_ms))
+        log_warn("refused a message of %s%s: %s", slot ? "worker " : "an unknown worker",
+                 slot ? slot->name : "", reason);
+}
 
 int mf_peer_refuse(struct mf_farm *f, const struct mf_peer *peer, const char *code, int64_t sequence,
                    const char *format, ...)
@@ -27,6 +41,7 @@ int mf_peer_refuse(struct mf_farm *f, const struct mf_peer *peer, const char *co
     (void)vsnprintf(reason, sizeof(reason), format, args);
     va_end(args);
     f->stats.refused++;
+    log_refusal(f, peer, code, reason);
     _cleanup_(cJSON_Deletep) cJSON *json = cJSON_CreateObject();
     cJSON_AddStringToObject(json, "code", code);
     cJSON_AddStringToObject(json, "reason", reason);
@@ -295,19 +310,29 @@ static int handle_hello(struct mf_farm *f, struct mf_slot *unused, const struct 
     if (strlen(body) > DEVICE_TEXT_MAX)
         return mf_peer_refuse(f, &mail->peer, "too_large", (int64_t)mail->sequence,
                               "device: expected at most %d bytes", DEVICE_TEXT_MAX);
-    r = mf_store_savepoint(f->store);
+    r = mf_store_savepoint(f->store, MF_SAVEPOINT_PART);
     if (r < 0)
         return r;
     int refused = register_device(f, mail, &h, body, &class_id, &model_id);
     if (refused < 0)
         return refused;
-    r = refused ? mf_store_savepoint_rollback(f->store) : mf_store_savepoint_release(f->store);
+    r = refused ? mf_store_savepoint_rollback(f->store, MF_SAVEPOINT_PART)
+                : mf_store_savepoint_release(f->store, MF_SAVEPOINT_PART);
     if (r < 0 || refused)
         return r < 0 ? r : 0;
     return admit(f, mail, &h, class_id, model_id);
 }
 
 /* ---- other messages ---- */
+
+static int refuse_malformed(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail,
+                            const char *why)
+{
+    int r = mf_peer_refuse(f, &mail->peer, "malformed", (int64_t)mail->sequence, "%s: %s",
+                           mf_message_name(mail->type), why);
+    return r == 0 && slot && mail->type == MF_MESSAGE_RESULT ? mf_deliver_refused(f, slot, mail->json, why)
+                                                             : r;
+}
 
 static int handle_ready(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail)
 {
@@ -323,8 +348,7 @@ static int handle_result(struct mf_farm *f, struct mf_slot *slot, const struct m
 {
     const char *why = "";
     int r = mf_deliver(f, slot, mail->json, &why);
-    return r > 0 ? mf_peer_refuse(f, &mail->peer, "malformed", (int64_t)mail->sequence, "RESULT: %s", why)
-                 : r;
+    return r > 0 ? refuse_malformed(f, slot, mail, why) : r;
 }
 
 static int cancel_stale(struct mf_farm *f, struct mf_slot *slot, int64_t unit, int64_t attempt)
@@ -443,6 +467,9 @@ int mf_peer_handle(struct mf_farm *f, const struct mf_mail *mail)
     if (!cJSON_IsObject(mail->json))
         return mf_peer_refuse(f, &mail->peer, "malformed", sequence, "%s: expected a JSON object as body",
                               mf_message_name(mail->type));
+    char why[MF_REASON_MAX];
+    if (mf_wire_bounds_check(mail->json, why) < 0)
+        return refuse_malformed(f, slot, mail, why);
     return messages[mail->type].handle(f, slot, mail);
 }
 

@@ -24,7 +24,7 @@
 
 /* An exceeded disk quota counts as temporary, because SQLite reports it as an I/O error like that of a
  * failing disk. */
-static bool is_temporary(int r)
+bool mf_read_only_is_temporary(int r)
 {
     return r == -ENOSPC || r == -EROFS || r == -EIO || r == -EBUSY;
 }
@@ -45,7 +45,7 @@ static void send_back(struct mf_farm *f, struct mf_request *request)
 
 bool mf_read_only_enter(struct mf_farm *f, int r)
 {
-    if (!is_temporary(r))
+    if (!mf_read_only_is_temporary(r))
         return false;
     const char *error = f->store ? mf_store_error(f->store) : "";
     mf_format(f->read_only_reason, sizeof(f->read_only_reason),
@@ -107,7 +107,7 @@ int mf_read_only_iteration(struct mf_farm *f)
         mf_farm_reset_state(f);
         /* If SQLite's files do not exist, they may be created later, when the file system is writable again
          */
-        return is_temporary(r) || r == -ENOENT ? 0 : r;
+        return mf_read_only_is_temporary(r) || r == -ENOENT ? 0 : r;
     }
     f->stats.read_only = false;
     log_info("the database is writable again after %.1f s", (double)(now - f->read_only_since_ms) * 1e-3);

@@ -3,6 +3,7 @@
 #include "common/base/buf.h"
 #include "common/base/json.h"
 #include "common/base/text.h"
+#include "common/net/wire_bounds.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -21,8 +22,7 @@ static int refuse(const char **ret_why, const char *why)
     return -EINVAL;
 }
 
-/* Reads an optional number; absent: NAN. JSON has no NaN, so a number that is not finite was too large for a
- * double. */
+/* Reads an optional number; absent: NAN. The number is within its bounds (wire_bounds.h). */
 static int optional_number(const cJSON *json, const char *key, double *ret)
 {
     int r = mf_json_double(json, key, ret);
@@ -30,15 +30,15 @@ static int optional_number(const cJSON *json, const char *key, double *ret)
         *ret = (double)NAN;
         return 0;
     }
-    return r == 0 && !isfinite(*ret) ? -EINVAL : r;
+    return r;
 }
 
 static const struct samples_field {
     const char *key, *not_array, *too_many, *not_number;
 } samples_texts = {"samples", "samples: expected an array", "samples: expected at most 4096 numbers",
-                   "samples: expected finite numbers"},
+                   "samples: expected numbers"},
   fresh_texts = {"fresh", "fresh: expected an array", "fresh: expected at most 4096 numbers",
-                 "fresh: expected finite numbers"};
+                 "fresh: expected numbers"};
 
 /* Reads an array of samples. `to` NULL: only checks and counts the samples. */
 static int read_samples(const cJSON *json, const struct samples_field *field, float *to, size_t *ret_n,
@@ -52,7 +52,7 @@ static int read_samples(const cJSON *json, const struct samples_field *field, fl
     cJSON_ArrayForEach (item, samples) {
         if (n == MF_SAMPLES_KEEP_MAX)
             return refuse(ret_why, field->too_many);
-        if (!cJSON_IsNumber(item) || !isfinite(item->valuedouble) || fabs(item->valuedouble) > 1e30)
+        if (!cJSON_IsNumber(item))
             return refuse(ret_why, field->not_number);
         if (to)
             to[n] = (float)item->valuedouble;
@@ -82,13 +82,12 @@ static int read_enumeration(const cJSON *json, struct mf_result_message *ret, co
     return 0;
 }
 
-int mf_result_read(const cJSON *json, struct mf_result_message *ret, const char **ret_why)
+int mf_result_read_key(const cJSON *json, struct mf_result_message *ret, const char **ret_why)
 {
-    const char *status = NULL, *reason = "";
-    int64_t verified = 0;
     ret->unit = ret->attempt = ret->epoch = ret->seq = ret->step = ret->pipeline = 0;
-    ret->n_samples = 0;
     ret->last = false;
+    if (mf_json_bool(json, "last", &ret->last) == -EINVAL)
+        return refuse(ret_why, "last: expected true or false");
     if (mf_json_i64(json, "unit", 1, ID_MAX, &ret->unit) < 0)
         return refuse(ret_why, "unit: expected an id");
     if (mf_json_i64(json, "attempt", 1, ID_MAX, &ret->attempt) < 0)
@@ -103,8 +102,16 @@ int mf_result_read(const cJSON *json, struct mf_result_message *ret, const char 
         return refuse(ret_why, "pipeline: expected an id");
     if (ret->step && ret->pipeline)
         return refuse(ret_why, "step and pipeline: expected one of them, not both");
-    if (mf_json_bool(json, "last", &ret->last) == -EINVAL)
-        return refuse(ret_why, "last: expected true or false");
+    return 0;
+}
+
+int mf_result_read(const cJSON *json, struct mf_result_message *ret, const char **ret_why)
+{
+    const char *status = NULL, *reason = "";
+    int64_t verified = 0;
+    ret->n_samples = 0;
+    if (mf_result_read_key(json, ret, ret_why) < 0)
+        return -EINVAL;
     ret->status = MF_STATUS_OK;
     if (mf_json_text(json, "status", &status) == -EINVAL ||
         (status && mf_status_parse(status, &ret->status) < 0))
@@ -114,7 +121,7 @@ int mf_result_read(const cJSON *json, struct mf_result_message *ret, const char 
     mf_format(ret->reason, sizeof(ret->reason), "%s", reason);
     if (optional_number(json, "us", &ret->us) < 0 || optional_number(json, "mad", &ret->mad) < 0 ||
         optional_number(json, "err", &ret->err) < 0 || optional_number(json, "row_err", &ret->row_err) < 0)
-        return refuse(ret_why, "us, mad, err and row_err: expected finite numbers");
+        return refuse(ret_why, "us, mad, err and row_err: expected numbers");
     if (mf_json_i64(json, "verified", 0, 2, &verified) == -EINVAL)
         return refuse(ret_why, "verified: expected 0, 1 or 2");
     ret->verified = (int)verified;
@@ -135,13 +142,12 @@ void mf_result_judge(struct mf_result_message *m, double flops, double bytes,
     if (m->status != MF_STATUS_OK && m->status != MF_STATUS_SLOW)
         return;
     double us = m->us;
-    if (!(us > 0)) {
+    if (!(us >= MF_TIME_US_MIN)) {
         if (isnan(us))
             mf_format(m->reason, sizeof(m->reason), "status %s without a time", mf_status_name(m->status));
         else
-            mf_format(m->reason, sizeof(m->reason),
-                      "status %s with a time of %g us; expected a positive time", mf_status_name(m->status),
-                      us);
+            mf_format(m->reason, sizeof(m->reason), "status %s with a time of %g us; expected at least %g us",
+                      mf_status_name(m->status), us, MF_TIME_US_MIN);
         m->status = MF_STATUS_IMPLAUSIBLE;
         return;
     }

@@ -35,8 +35,11 @@ struct mf_result_message {
     const cJSON *race;               /* only in the last result of a race */
 };
 
-/* Returns -EINVAL and the reason in *ret_why (static text). Even then, `unit`, `attempt` and `seq` are set if
- * they could be read. */
+/* Reads the members that identify a result: unit, attempt, epoch, seq, step or pipeline, last. Returns
+ * -EINVAL and the reason in *ret_why (static text); members that could not be read are 0 then. */
+int mf_result_read_key(const cJSON *json, struct mf_result_message *ret, const char **ret_why);
+/* Reads the whole message, whose numbers must be within their bounds (mf_wire_bounds_check). Returns -EINVAL
+ * and the reason in *ret_why (static text). */
 int mf_result_read(const cJSON *json, struct mf_result_message *ret, const char **ret_why);
 
 /* If the device cannot be as fast as the measured time, changes the status from ok or slow to implausible,

@@ -247,8 +247,11 @@ static int add_pipeline(struct mf_farm *f, struct mf_lease_item *item, const cJS
         k++;
     }
     _cleanup_(cJSON_Deletep) cJSON *steps = mf_json_parse(p.steps, strlen(p.steps), 1u << 16);
-    if (out)
-        (void)mf_buf_addf(out, "{\"id\":%" PRId64 ",\"forecast_us\":%.9g,", item->id, p.forecast_us);
+    if (out) {
+        (void)mf_buf_addf(out, "{\"id\":%" PRId64 ",\"forecast_us\":", item->id);
+        mf_json_put_number(out, p.forecast_us);
+        (void)mf_buf_addc(out, ',');
+    }
     if (out && layouts)
         (void)mf_buf_addf(out, "\"group\":%d,", item->group);
     if (out)
@@ -275,7 +278,8 @@ static void add_best_times(const struct mf_lease *l, struct mf_buf *out)
     (void)mf_buf_adds(out, ",\"best_us\":{");
     for (int i = 0; i < b->n; i++) {
         mf_ops_print(b->entries[i].covers, covers);
-        (void)mf_buf_addf(out, "%s\"%s\":%.9g", i ? "," : "", covers, b->entries[i].us);
+        (void)mf_buf_addf(out, "%s\"%s\":", i ? "," : "", covers);
+        mf_json_put_number(out, b->entries[i].us);
     }
     (void)mf_buf_adds(out, "}");
 }

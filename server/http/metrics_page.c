@@ -50,6 +50,8 @@ static void add_farm(struct mf_buf *out, const struct mf_farm_stats *s)
     add_counter(out, "moefarm_results_late_total",
                 "Results received after their lease ended, kept as samples only.", s->results_late);
     add_counter(out, "moefarm_messages_refused_total", "Messages answered by REFUSE.", s->refused);
+    add_counter(out, "moefarm_messages_undone_total",
+                "Refused messages that passed all checks but could not be stored.", s->undone);
     add_counter(out, "moefarm_handshakes_refused_total", "Worker handshakes with an unknown or revoked key.",
                 s->handshakes_refused);
     add_counter(out, "moefarm_leases_expired_total", "Leases that expired because their worker was silent.",

@@ -23,7 +23,7 @@ struct mf_store {
     sqlite3 *db;
     char *path;
     bool writer;
-    bool savepoint;
+    unsigned savepoints; /* open savepoints, as bits */
     size_t n_cached;
     struct mf_sql *cache[CACHE_SIZE];
     char error[256];
@@ -69,6 +69,11 @@ int mf_store_errno(struct mf_store *s, int code)
 const char *mf_store_error(const struct mf_store *s)
 {
     return s->error;
+}
+
+void mf_store_clear_error(struct mf_store *s)
+{
+    s->error[0] = '\0';
 }
 
 const char *mf_store_path(const struct mf_store *s)
@@ -247,37 +252,39 @@ int mf_store_commit(struct mf_store *s)
 
 void mf_store_rollback(struct mf_store *s)
 {
-    s->savepoint = false;
+    s->savepoints = 0;
     /* After some failures SQLite has rolled back already, and ROLLBACK would fail */
     if (!sqlite3_get_autocommit(s->db))
         (void)sqlite3_exec(s->db, "ROLLBACK", NULL, NULL, NULL);
 }
 
-int mf_store_savepoint(struct mf_store *s)
+int mf_store_savepoint(struct mf_store *s, enum mf_savepoint level)
 {
-    assert(!s->savepoint);
-    int r = mf_sql_run(s, "SAVEPOINT part", "");
-    s->savepoint = r >= 0;
+    assert(s->savepoints < (unsigned)level);
+    int r = mf_sql_run(s, level == MF_SAVEPOINT_MESSAGE ? "SAVEPOINT message" : "SAVEPOINT part", "");
+    if (r >= 0)
+        s->savepoints |= level;
     return r;
 }
 
-int mf_store_savepoint_release(struct mf_store *s)
+int mf_store_savepoint_release(struct mf_store *s, enum mf_savepoint level)
 {
-    assert(s->savepoint);
-    s->savepoint = false;
-    return mf_sql_run(s, "RELEASE part", "");
+    assert(s->savepoints & level);
+    s->savepoints &= level - 1u;
+    return mf_sql_run(s, level == MF_SAVEPOINT_MESSAGE ? "RELEASE message" : "RELEASE part", "");
 }
 
-int mf_store_savepoint_rollback(struct mf_store *s)
+int mf_store_savepoint_rollback(struct mf_store *s, enum mf_savepoint level)
 {
-    if (!s->savepoint)
+    if (!(s->savepoints & level))
         return 0;
-    s->savepoint = false;
+    s->savepoints &= level - 1u;
     /* A failure such as a full disk may have rolled back the whole transaction. Later statements would then
      * run outside it */
     if (sqlite3_get_autocommit(s->db))
         return -EIO;
-    return run_text(s, "ROLLBACK TO part; RELEASE part");
+    return run_text(s, level == MF_SAVEPOINT_MESSAGE ? "ROLLBACK TO message; RELEASE message"
+                                                     : "ROLLBACK TO part; RELEASE part");
 }
 
 /* Returns the cache slot of a literal: the slot that holds its statement, or the empty slot in which to

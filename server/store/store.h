@@ -33,15 +33,17 @@ int mf_store_begin(struct mf_store *s);
 int mf_store_commit(struct mf_store *s);
 /* Rolls back the transaction. Does nothing if no transaction is open. */
 void mf_store_rollback(struct mf_store *s);
-/* Begins a savepoint within a transaction, so that one request or message can be rolled back alone.
- * Savepoints do not nest. */
-int mf_store_savepoint(struct mf_store *s);
-int mf_store_savepoint_release(struct mf_store *s);
-/* Rolls back to the savepoint. Does nothing if no savepoint is open. Returns -EIO if the failure has already
- * rolled back the whole transaction. */
-int mf_store_savepoint_rollback(struct mf_store *s);
+/* Levels of savepoints within a transaction: one request or message, and a part of it. The inner level may be
+ * open inside the outer level. */
+enum mf_savepoint { MF_SAVEPOINT_MESSAGE = 1, MF_SAVEPOINT_PART = 2 };
+int mf_store_savepoint(struct mf_store *s, enum mf_savepoint level);
+int mf_store_savepoint_release(struct mf_store *s, enum mf_savepoint level);
+/* Rolls back to the savepoint and ends it, with the savepoint inside it. Does nothing if the savepoint is not
+ * open. Returns -EIO if the failure has already rolled back the whole transaction. */
+int mf_store_savepoint_rollback(struct mf_store *s, enum mf_savepoint level);
 
 /* Returns SQLite's message for the last failure; "" if there was no failure. The text is valid until the next
  * call. */
 const char *mf_store_error(const struct mf_store *s);
+void mf_store_clear_error(struct mf_store *s);
 const char *mf_store_path(const struct mf_store *s);

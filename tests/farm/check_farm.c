@@ -363,7 +363,8 @@ struct claim {
 
 static const struct claim claims[] = {
     {"zero time", "\"status\":\"ok\",\"us\":0,\"verified\":2", 1, "implausible"},
-    {"negative time", "\"status\":\"ok\",\"us\":-3,\"verified\":2", 1, "implausible"},
+    {"negative time, refused", "\"status\":\"ok\",\"us\":-3,\"verified\":2", 1, "ok"},
+    {"shorter than a kernel", "\"status\":\"ok\",\"us\":1e-10,\"verified\":2", 1, "implausible"},
     {"no time", "\"status\":\"ok\",\"verified\":2", 1, "implausible"},
     {"beyond the peak", "\"status\":\"ok\",\"us\":0.0001,\"verified\":2", 1, "implausible"},
     {"wrong", "\"status\":\"wrong\",\"reason\":\"one NaN row\"", 1, "wrong"},

@@ -1,10 +1,12 @@
 /* Fuzzes peer messages. A message has a header of 16 bytes and a JSON body, which may be a step or a result.
  */
+#include <math.h>
 #include <string.h>
 
 #include "common/base/json.h"
 #include "common/moe/step.h"
 #include "common/net/wire.h"
+#include "common/net/wire_bounds.h"
 #include "fuzz.h"
 #include "server/farm/result.h"
 
@@ -35,6 +37,11 @@ static void try_step(const cJSON *json)
     MF_MUST(rewritten && strcmp(written, rewritten) == 0);
 }
 
+static bool is_time(double us)
+{
+    return isnan(us) || (us >= 0 && us <= MF_TIME_US_MAX);
+}
+
 /* An accepted result has plausible numbers, and a rejected result has a reason. */
 static void try_result(const cJSON *json)
 {
@@ -45,15 +52,66 @@ static void try_result(const cJSON *json)
         MF_MUST(why && why[0]);
         return;
     }
+    MF_MUST(is_time(m.us) && is_time(m.mad));
+    for (size_t i = 0; i < m.n_samples; i++)
+        MF_MUST(is_time((double)m.samples[i]));
     MF_MUST(m.unit > 0 && m.attempt > 0 && m.seq > 0 && m.n_samples <= MF_SAMPLES_KEEP_MAX);
     MF_MUST(strlen(m.reason) < sizeof(m.reason));
     mf_result_judge(&m, 1e12, 1e9, &(struct mf_ceilings){.peak_gflops = 1e5, .mem_read_gbs = 1e3});
-    MF_MUST(m.status != MF_STATUS_OK || m.us > 0);
+    MF_MUST(m.status != MF_STATUS_OK || m.us >= MF_TIME_US_MIN);
     if (mf_result_extra(json, &(struct mf_result_note){.died = "crash"}, &extra) == 0 && extra) {
         _cleanup_(cJSON_Deletep) cJSON *again = mf_json_parse(extra, strlen(extra), MF_RESULT_EXTRA_MAX);
         MF_MUST(again);
     }
     free(extra);
+}
+
+/* Every number of an accepted body is finite. */
+static void try_numbers(const cJSON *value)
+{
+    MF_MUST(!cJSON_IsNumber(value) || isfinite(value->valuedouble));
+    for (const cJSON *child = value->child; child; child = child->next)
+        try_numbers(child);
+}
+
+/* Replaces the number at index `at` in document order. Returns the index after the last number. */
+static int replace_number(cJSON *value, int first, int at, double number)
+{
+    int n = first;
+    if (cJSON_IsNumber(value) && n++ == at)
+        cJSON_SetNumberHelper(value, number);
+    for (cJSON *child = value->child; child; child = child->next)
+        n = replace_number(child, n, at, number);
+    return n;
+}
+
+/* Numbers that a mutation of the input rarely finds. */
+static const double extremes[] = {1e308,   -1e308, 1e-320, -1e-320, 0x1p63,           -0x1p63,          1e26,
+                                  1.1e100, NAN,    -1,     0,       (double)INFINITY, (double)-INFINITY};
+
+static void try_message(cJSON *json)
+{
+    char why[MF_REASON_MAX] = "";
+    if (mf_wire_bounds_check(json, why) < 0) {
+        MF_MUST(why[0]);
+        return;
+    }
+    try_numbers(json);
+    try_result(json);
+}
+
+/* Tries the message, and the same message with extremes in place of a few of its numbers. */
+static void try_extremes(cJSON *json, size_t seed)
+{
+    try_message(json);
+    int n = replace_number(json, 0, -1, 0);
+    for (size_t i = 0; n > 0 && i < MF_ARRAY_LEN(extremes); i++) {
+        _cleanup_(cJSON_Deletep) cJSON *copy = cJSON_Duplicate(json, true);
+        if (!copy)
+            return;
+        (void)replace_number(copy, 0, (int)((seed + i) % (size_t)n), extremes[i]);
+        try_message(copy);
+    }
 }
 
 /* Accepted JSON prints to JSON that parses again. */
@@ -63,7 +121,7 @@ static void try_body(const char *text, size_t size)
     if (!json)
         return;
     try_step(json);
-    try_result(json);
+    try_extremes(json, size);
     _cleanup_(mf_freep) char *printed = mf_json_print(json);
     MF_MUST(printed);
     _cleanup_(cJSON_Deletep) cJSON *again = mf_json_parse(printed, strlen(printed), SIZE_MAX);

@@ -169,6 +169,21 @@ MF_TEST(threads_write_whole_lines)
         ck_assert_int_eq(counts[i], LINES);
 }
 
+/* A peer that repeats its message for ever causes a limited number of lines. */
+MF_TEST(limits_repeated_lines)
+{
+    struct mf_log_limit l = {0};
+    int n = 0;
+    capture();
+    mf_log_init("p", MF_LOG_INFO);
+    for (int64_t ms = 1; ms <= MF_LOG_LIMIT_MS; ms++)
+        n += mf_log_limit(&l, 3, ms);
+    ck_assert_int_eq(n, 3);
+    ck_assert(mf_log_limit(&l, 3, MF_LOG_LIMIT_MS + 1));
+    ck_assert_ptr_nonnull(strstr(written(), "p info: left out 9997 similar lines\n"));
+    ck_assert(mf_log_limit(&l, 3, 2 * MF_LOG_LIMIT_MS + 1));
+}
+
 int main(void)
 {
     return mf_check_main(NULL);

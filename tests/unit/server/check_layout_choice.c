@@ -92,6 +92,17 @@ static const struct {
      {"has the lowest forecast: 80.0 us in total over 7 token counts",
       "has a higher forecast: 100.0 us in total, 80.0 us with a"}},
     {{{.text = "a", .n_tasks = 7, .us = 80}}, 1, -1, {"is the only layout"}},
+    /* The longest sums. */
+    {{RACED("a", 1000, 7, 999999999999999), RACED("b", 1001, 7, 1e15)},
+     2,
+     0,
+     {"won the races: 999,999,999,999,999.0 us in total over 7 token counts",
+      "tied in the races: 1e+15 us in total, 999,999,999,999,999.0 us with a"}},
+    {{RACED("a", 1e26, 7, 1e26), RACED("b", 1e300, 7, 1e300)},
+     2,
+     0,
+     {"won the races: 1e+26 us in total over 7 token counts",
+      "lost the races: 1e+300 us in total, 1e+26 us with a"}},
 };
 
 MF_TEST(race_decides, .rows = MF_ARRAY_LEN(races))

@@ -161,12 +161,12 @@ MF_TEST(savepoint_rollback_keeps_the_transaction)
 {
     ck_assert_int_ge(mf_store_begin(store), 0);
     ck_assert_int_eq(add_class("a"), 1);
-    ck_assert_int_ge(mf_store_savepoint(store), 0);
+    ck_assert_int_ge(mf_store_savepoint(store, MF_SAVEPOINT_MESSAGE), 0);
     ck_assert_int_eq(add_class("b"), 1);
-    ck_assert_int_eq(mf_store_savepoint_rollback(store), 0);
-    ck_assert_int_ge(mf_store_savepoint(store), 0);
+    ck_assert_int_eq(mf_store_savepoint_rollback(store, MF_SAVEPOINT_MESSAGE), 0);
+    ck_assert_int_ge(mf_store_savepoint(store, MF_SAVEPOINT_MESSAGE), 0);
     ck_assert_int_eq(add_class("c"), 1);
-    ck_assert_int_ge(mf_store_savepoint_release(store), 0);
+    ck_assert_int_ge(mf_store_savepoint_release(store, MF_SAVEPOINT_MESSAGE), 0);
     ck_assert_int_ge(mf_store_commit(store), 0);
     ck_assert_int_eq(count(store), 2);
     ck_assert_int_ge(mf_store_begin(store), 0);
