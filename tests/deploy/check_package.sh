@@ -1,5 +1,7 @@
 #!/bin/bash
 # Builds the Debian packages, installs them in a disposable copy of the machine, uses them, and removes them.
+# Workers for both GPU vendors start on fake drivers, which are installed where the vendors' packages put
+# theirs.
 set -euo pipefail
 export MF_SOURCE_DIR=${1:?check_package.sh SOURCE BUILD} MF_BINARY_DIR=${2:?check_package.sh SOURCE BUILD}
 here=$MF_SOURCE_DIR/tests/deploy
@@ -45,17 +47,39 @@ for file in bin/moefarmd bin/moefarm-worker bin/moefarm lib/systemd/system/moefa
     share/doc/libfmoe-dev/copyright; do
     grep -qx "/usr/$file" files && [ -f "/usr/$file" ] || fail "/usr/$file is not installed"
 done
+cp -r "$MF_BINARY_DIR/tests/fake_cuda" "$MF_BINARY_DIR/tests/hip6/lib" .
 # Hide the build tree, because the installed programs must not need it
 umount "$MF_BINARY_DIR"
 for program in moefarmd moefarm-worker moefarm; do
     [ "$(command -v $program)" = "/usr/bin/$program" ] || fail "$program is not /usr/bin/$program"
 done
 
-echo "== use"
-moefarm-worker --list-devices >devices 2>&1 || fail "--list-devices: $(cat devices)"
-for module in $(sed -n 's|.*/\(moefarm-hip-.*\.so\)$|\1|p' files); do
-    ! grep -F "$module)" devices || fail "the installed worker does not find $module"
+echo "== GPU libraries"
+# expect_device PATTERN: a line of the device list must match
+expect_device() {
+    moefarm-worker --list-devices --no-sandbox >devices 2>&1 || fail "--list-devices: $(cat devices)"
+    grep -qE "$1" devices || fail "expected '$1', got: $(cat devices)"
+}
+
+export MOEFARM_CODE_CACHE=/tmp/cache
+rm -rf /usr/local/cuda* /usr/local/nvidia /opt/rocm* /usr/lib/*/lib{cuda,nvrtc,amdhip64,hiprtc}.so*
+ldconfig
+expect_device '^hip:nvidia .*: libcuda.so.1 not found: install NVIDIA.s driver'
+expect_device '^hip:amd .*: libamdhip64.so.7, .*so.6 or .*so.5 not found: install AMD.s ROCm'
+cp fake_cuda/libcuda.so.1 "/usr/lib/$(uname -m)-linux-gnu/" # the NVIDIA Container Toolkit mounts it there
+expect_device '^hip:nvidia:0 .*: libnvrtc.so.13, .* or libnvrtc.so not found: install package cuda-nvrtc'
+mkdir -p /usr/local/cuda-13.0/lib64
+cp fake_cuda/libnvrtc.so.13 /usr/local/cuda-13.0/lib64/
+expect_device '^hip:nvidia:0 +sm_90/132: Fake H200'
+for version in 6.2.0 6.10.0; do
+    mkdir -p /opt/rocm-$version/lib
+    cp lib/libamdhip64.so.6 /opt/rocm-$version/lib/libamdhip64.so.$version
+    ln -s libamdhip64.so.$version /opt/rocm-$version/lib/libamdhip64.so.6
 done
+expect_device '^hip:amd:0 +gfx90a/2: '
+expect_device 'compiler hiprtc 9.0 libamdhip64.so.6.10.0,'
+
+echo "== use"
 examples=/usr/share/doc/moefarm/examples
 head -n 3 $examples/qwen3_untuned_fmoe.csv >shapes.csv
 compiled=$(MOEFARM_CODE_CACHE=cache moefarm-worker --compile-only --arch amd:gfx90a --families onednn \
@@ -79,12 +103,27 @@ done
 export MOEFARM_URL=http://127.0.0.1:$http
 moefarm-worker --coordinator "tcp://127.0.0.1:$hub" --device sim:gfx942/304:0 --name w --spool spool \
     >worker.log 2>&1 &
-worker=$!
-timeout 100 moefarm submit shapes.csv --watch >watch.log 2>&1 || fail "the batch failed"
+workers=($!)
+# no sandbox, because the fake compiler for AMD starts g++
+for device in hip:nvidia:0 hip:amd:0; do
+    moefarm-worker --coordinator "tcp://127.0.0.1:$hub" --device $device --name ${device//:/-} --no-sandbox \
+        --spool spool >worker-${device//:/-}.log 2>&1 &
+    workers+=($!)
+done
+timeout 100 moefarm submit shapes.csv --classes gfx942/304 --watch >watch.log 2>&1 || fail "the batch failed"
 moefarm export --simulated -o tuned.csv >/dev/null
 [ "$(wc -l <tuned.csv)" = 3 ] || fail "expected 3 lines in the table, got $(wc -l <tuned.csv)"
-kill $worker $daemon
-wait $worker || fail "moefarm-worker: exit status $?"
+until [ "$(moefarm --json workers | grep -c '"state":.*"idle"')" = 3 ]; do
+    for worker in "${workers[@]}"; do
+        kill -0 "$worker" || fail "a worker ended"
+    done
+    sleep 0.05
+done
+kill "${workers[@]}"
+for worker in "${workers[@]}"; do
+    wait "$worker" || fail "moefarm-worker: exit status $?"
+done
+kill $daemon
 wait $daemon || fail "moefarmd: exit status $?"
 
 echo "== remove"

@@ -157,7 +157,8 @@ static void say_not_found(const struct library *l, char *why, size_t why_cap)
     char names[128] = "";
     for (size_t i = 0; i < NAMES_MAX && l->names[i]; i++) {
         size_t n = strlen(names);
-        mf_format(names + n, sizeof(names) - n, "%s%s", i > 0 ? ", " : "", l->names[i]);
+        bool is_last = i + 1 == NAMES_MAX || !l->names[i + 1];
+        mf_format(names + n, sizeof(names) - n, "%s%s", i == 0 ? "" : is_last ? " or " : ", ", l->names[i]);
     }
     mf_format(why, why_cap, "%s not found: %s", names, l->advice);
 }
