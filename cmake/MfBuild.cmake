@@ -89,6 +89,17 @@ function(mf_sources layer)
     target_sources(mf_${layer} PRIVATE ${ARGN})
 endfunction()
 
+# Compiles a text file of the calling folder into a layer, as the C string `name`, which `header` declares.
+function(mf_embed_text layer file name header)
+    set(script ${PROJECT_SOURCE_DIR}/cmake/embed_text.cmake)
+    add_custom_command(OUTPUT ${name}.c
+        COMMAND ${CMAKE_COMMAND} -DOUT=${CMAKE_CURRENT_BINARY_DIR}/${name}.c
+                -DFILE=${CMAKE_CURRENT_SOURCE_DIR}/${file} -DHEADER=${header} -DNAME=${name} -P ${script}
+        DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${file} ${script}
+        COMMENT "Embedding ${file}" VERBATIM)
+    mf_sources(${layer} ${CMAKE_CURRENT_BINARY_DIR}/${name}.c)
+endfunction()
+
 # Compiles the given files of the calling folder with additional flags.
 function(mf_compile_flags layer flags)
     set_source_files_properties(${ARGN} TARGET_DIRECTORY mf_${layer} PROPERTIES COMPILE_OPTIONS "${flags}")

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/support/aiter_dir.h"
 #include "cli/support/api.h"
 #include "cli/support/csv.h"
 #include "cli/support/table_names.h"
@@ -308,6 +309,7 @@ static int report(const struct mf_cli *cli, const struct options *o, const struc
 int mf_cmd_csv_check(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
     struct options o = {.err_ratio = MF_CHECK_ERR_RATIO, .lock_ms = MF_TABLE_LOCK_MS};
+    _cleanup_(mf_aiter_dir_release) struct mf_aiter_dir aiter = {0};
     const struct mf_opt opts[] = {
         {.name = "only",
          .type = MF_OPT_TEXT,
@@ -324,6 +326,7 @@ int mf_cmd_csv_check(struct mf_cli *cli, const struct mf_command *self, int argc
          .value = &o.err_ratio,
          .argument = "X",
          .help = "maximum err1 and err2; AITER's test of its tables allows 0.2"},
+        MF_AITER_DIR_OPTION(aiter),
         {.name = "summary",
          .type = MF_OPT_BOOL,
          .value = &o.summary,
@@ -352,7 +355,9 @@ int mf_cmd_csv_check(struct mf_cli *cli, const struct mf_command *self, int argc
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
     fixes.json = cli->json ? fixed : NULL;
     fixes.quiet = o.summary;
-    code = choose_codes(&o, &f);
+    code = mf_aiter_dir_read("csv check", &aiter);
+    if (code == 0)
+        code = choose_codes(&o, &f);
     if (code == 0 && o.fix)
         code = fix_files(&o, argv + rest, (size_t)(argc - rest), &fixes);
     if (code == 0)
@@ -360,7 +365,9 @@ int mf_cmd_csv_check(struct mf_cli *cli, const struct mf_command *self, int argc
     if (code != 0)
         return code;
     r = mf_tables_check(files.tables, files.n,
-                        &(struct mf_check_options){.err_ratio = o.err_ratio, .name = mf_table_name_wrong});
+                        &(struct mf_check_options){.err_ratio = o.err_ratio,
+                                                   .name = mf_table_name_wrong,
+                                                   .name_data = mf_aiter_dir_lists(&aiter)});
     if (r < 0)
         return mf_cli_fail(MF_EXIT_FAILED, "csv check: %s", strerrordesc_np(-r));
     return report(cli, &o, &fixes, &f);

@@ -1,6 +1,5 @@
 #include "cli/support/compat_rank.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -75,26 +74,11 @@ static void keep_best(struct selection *l, size_t n, double err_ratio)
 
 /* ---- steps 1, 4 and 5 ---- */
 
-/* Splits "name_sk4" into "name" and 4. */
-static void split_name(const char *name, char plain[MF_COMPAT_NAME_MAX], int32_t *ret_ksplit)
-{
-    size_t len = strlen(name), digits = len;
-    int64_t number = 0;
-
-    mf_format(plain, MF_COMPAT_NAME_MAX, "%s", name);
-    while (digits > 0 && isdigit((unsigned char)name[digits - 1]))
-        digits--;
-    if (digits < len && digits >= 3 && strncmp(name + digits - 3, "_sk", 3) == 0 &&
-        mf_parse_i64(name + digits, 1, 1 << 20, &number) == 0)
-        plain[digits - 3] = '\0';
-    *ret_ksplit = (int32_t)number;
-}
-
 static void set_first(struct mf_compat_row *row, const struct mf_compat_candidate *c)
 {
     *row = (struct mf_compat_row){
         .block_m = c->block_m, .us1 = c->us, .err1 = c->err, .v2 = c->v2, .fused = c->fused};
-    split_name(c->name, row->kernel1, &row->ksplit);
+    row->ksplit = mf_step_drop_ksplit(c->name, row->kernel1);
 }
 
 static size_t pair(const struct selection *l, struct mf_compat_row *rows)

@@ -27,6 +27,7 @@
 
 #include "common/base/names.h"
 #include "common/moe/shape.h"
+#include "common/moe/step.h"
 
 /* AITER's stages, and moefarm's names for the costs that step 7 adds. */
 /* clang-format off */
@@ -37,7 +38,7 @@
 /* clang-format on */
 MF_NAMES_DECLARE(mf_compat, MF_COMPAT_, MF_COMPAT_MAP);
 
-#define MF_COMPAT_NAME_MAX 160
+#define MF_COMPAT_NAME_MAX MF_STEP_NAME_MAX
 
 struct mf_compat_candidate {
     enum mf_compat stage;

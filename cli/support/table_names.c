@@ -6,6 +6,7 @@
 #include "common/base/text.h"
 #include "common/moe/pipeline_text.h"
 #include "kernels/aiter/aiter.h"
+#include "kernels/aiter/aiter_lists.h"
 #include "kernels/core/family.h"
 
 #define EXCERPT 80 /* maximum length of a name in a message */
@@ -28,7 +29,7 @@ static bool step_is_wrong(const char *text, size_t len, struct mf_check_name *re
         return set_problem(ret, MF_PROBLEM_KERNEL, "pipeline");
     }
     if (!mf_is_name(step, MF_STEP_NAME_MAX - 1) ||
-        (strcmp(family, "aiter") == 0 && !mf_aiter_name_parse(step))) {
+        (strcmp(family, "aiter") == 0 && !mf_aiter_is_step(step))) {
         mf_format(ret->reason, sizeof(ret->reason),
                   "pipeline has '%.*s', which is not a kernel of family %s; tune the shape again", EXCERPT,
                   step, family);
@@ -55,32 +56,60 @@ static bool pipeline_is_wrong(const char *pipeline, struct mf_check_name *ret)
     return false;
 }
 
-static bool kernel_is_wrong(const struct mf_table_row *row, const char *name, const char *column,
-                            struct mf_check_name *ret)
+/* Fills *ret for a name that the lists do not have. */
+static bool set_unlisted(const struct mf_aiter_lists *lists, enum mf_aiter_known known, const char *name,
+                         const char *column, struct mf_check_name *ret)
 {
-    char why[MF_REASON_MAX - EXCERPT - 64];
+    char version[MF_AITER_VERSION_MAX];
 
-    if (mf_table_no_kernel(name))
-        return false;
-    if (!mf_aiter_name_parse(name))
+    mf_aiter_lists_version(lists, version);
+    if (known == MF_AITER_NEWER) {
+        mf_format(
+            ret->reason, sizeof(ret->reason),
+            "%s '%.*s': not known to this build (AITER %s); an AITER that lacks the kernel falls back to its "
+            "heuristic or throws%s",
+            column, EXCERPT, name, version,
+            lists->own ? "" : ". Check with --aiter-dir and the folder of your AITER");
+        return set_problem(ret, MF_PROBLEM_UNLISTED, column);
+    }
+    if (lists->own)
+        mf_format(
+            ret->reason, sizeof(ret->reason),
+            "%s '%.*s': not a kernel of the AITER in %s; production falls back to its heuristic or throws. "
+            "Tune the shape again",
+            column, EXCERPT, name, version);
+    else
         mf_format(ret->reason, sizeof(ret->reason),
                   "%s '%.*s': not an AITER kernel name; production falls back to its heuristic or "
                   "throws. Tune the shape again",
                   column, EXCERPT, name);
-    else if (mf_aiter_launch_refuses(&row->shape, name, why, sizeof(why)))
-        mf_format(ret->reason, sizeof(ret->reason), "%s '%.*s': %s; tune the shape again", column, EXCERPT,
-                  name, why);
-    else
-        return false;
     return set_problem(ret, MF_PROBLEM_KERNEL, column);
 }
 
-bool mf_table_name_wrong(const struct mf_table_row *row, struct mf_check_name *ret)
+static bool kernel_is_wrong(const struct mf_table_row *row, const struct mf_aiter_lists *lists,
+                            const char *name, const char *column, struct mf_check_name *ret)
 {
+    char why[MF_REASON_MAX - EXCERPT - 64];
+    enum mf_aiter_known known = mf_aiter_name_known(lists, name);
+
+    if (mf_table_no_kernel(name))
+        return false;
+    if (known != MF_AITER_KNOWN)
+        return set_unlisted(lists, known, name, column, ret);
+    if (!mf_aiter_launch_refuses(&row->shape, name, why, sizeof(why)))
+        return false;
+    mf_format(ret->reason, sizeof(ret->reason), "%s '%.*s': %s; tune the shape again", column, EXCERPT, name,
+              why);
+    return set_problem(ret, MF_PROBLEM_KERNEL, column);
+}
+
+bool mf_table_name_wrong(const struct mf_table_row *row, const void *data, struct mf_check_name *ret)
+{
+    const struct mf_aiter_lists *lists = data ? data : mf_aiter_lists_builtin();
     const char *pipeline = row->own[MF_OWN_PIPELINE];
 
     if (pipeline && *pipeline)
         return pipeline_is_wrong(pipeline, ret);
-    return kernel_is_wrong(row, row->kernel1, "kernelName1", ret) ||
-           kernel_is_wrong(row, row->kernel2, "kernelName2", ret);
+    return kernel_is_wrong(row, lists, row->kernel1, "kernelName1", ret) ||
+           kernel_is_wrong(row, lists, row->kernel2, "kernelName2", ret);
 }

@@ -7,5 +7,6 @@
 
 /* Callback for mf_check_options.name. Returns true if the names of a row are wrong. If a row has a
  * `pipeline`, each step must belong to a family of this build; otherwise the row is foreign. In rows without
- * a `pipeline`, both kernel names must follow AITER's grammar, and AITER's launcher must accept them. */
-bool mf_table_name_wrong(const struct mf_table_row *row, struct mf_check_name *ret);
+ * a `pipeline`, AITER's kernel lists must have both kernel names, and AITER's launcher must accept them.
+ * lists is a struct mf_aiter_lists, or NULL for the built-in lists. */
+bool mf_table_name_wrong(const struct mf_table_row *row, const void *lists, struct mf_check_name *ret);

@@ -1,5 +1,6 @@
 #include "common/moe/step.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -121,6 +122,19 @@ int mf_step_compare(const struct mf_step *a, const struct mf_step *b)
 {
     int c = strcmp(a->family, b->family);
     return c ? c : strcmp(a->name, b->name);
+}
+
+int32_t mf_step_drop_ksplit(const char *name, char ret[MF_STEP_NAME_MAX])
+{
+    size_t len = strlen(name), digits = len;
+    int64_t factor = 0;
+    mf_format(ret, MF_STEP_NAME_MAX, "%s", name);
+    while (digits > 0 && isdigit((unsigned char)name[digits - 1]))
+        digits--;
+    if (len < MF_STEP_NAME_MAX && digits < len && digits >= 3 && strncmp(name + digits - 3, "_sk", 3) == 0 &&
+        mf_parse_i64(name + digits, 1, 1 << 20, &factor) == 0)
+        ret[digits - 3] = '\0';
+    return (int32_t)factor;
 }
 
 char *mf_step_print(const struct mf_step *step)

@@ -49,6 +49,11 @@ struct mf_step {
 
 /* Compares steps by family, then by name. */
 int mf_step_compare(const struct mf_step *a, const struct mf_step *b);
+
+/* Copies a name without the factor of split-K at its end: "name_sk4" becomes "name". Returns the factor, or 0
+ * if the name has none. The names of AITER's kernels in tables have no factor. */
+int32_t mf_step_drop_ksplit(const char *name, char ret[MF_STEP_NAME_MAX]);
+
 /* Returns a JSON object as a heap string that the caller frees; NULL if memory runs out. */
 char *mf_step_print(const struct mf_step *step);
 /* Reads a step from JSON. -EINVAL: a field is missing or invalid; *ret_field (static text) names the first

@@ -122,6 +122,7 @@ enum mf_severity { MF_WARNING, MF_ERROR };
     X(P, BEYOND_PEAK, "beyond_peak") /* time below what the device can reach */                         \
     X(P, ERR_LIMIT, "err_limit")   /* err1 or err2 is above the limit */                                \
     X(P, KERNEL, "kernel")         /* unknown kernel name */                                            \
+    X(P, UNLISTED, "unlisted")     /* a kernel name that this build's AITER lists lack */               \
     X(P, FOREIGN, "foreign")       /* a kernel family that this build lacks */                          \
     X(P, UNREACHABLE, "unreachable") /* no AITER call computes this key */                                \
     X(P, HOLE, "hole")             /* a token count between two rows of a layer model is missing */

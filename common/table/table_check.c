@@ -42,6 +42,7 @@ static const struct {
     [MF_PROBLEM_BEYOND_PEAK] = {FAILS,   "time below what the device can reach"},
     [MF_PROBLEM_ERR_LIMIT]   = {FAILS,   "err1 or err2 above the limit"},
     [MF_PROBLEM_KERNEL]      = {FAILS,   "unknown kernel name"},
+    [MF_PROBLEM_UNLISTED]    = {WARNS,   "kernel name that this build's AITER lists lack"},
     [MF_PROBLEM_FOREIGN]     = {WARNS,   "kernel family that this build lacks"},
     [MF_PROBLEM_UNREACHABLE]     = {WARNS,   "key that no AITER call computes"},
     [MF_PROBLEM_HOLE]        = {WARNS,   "missing token count in a ladder"},
@@ -285,7 +286,7 @@ static void check_err(struct check *c, const struct ref *ref)
 static void check_name(struct check *c, const struct ref *ref)
 {
     struct mf_check_name wrong = {.column = ""};
-    if (c->options->name && c->options->name(ref->row, &wrong))
+    if (c->options->name && c->options->name(ref->row, c->options->name_data, &wrong))
         add_finding(c, ref, wrong.code, wrong.column, "%s", wrong.reason);
 }
 

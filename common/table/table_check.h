@@ -12,6 +12,7 @@
  *                classes
  *   err_limit    err1 or err2 is above the limit
  *   kernel,      the caller's `name` function reports a kernel name
+ *   unlisted,
  *   foreign
  *   unreachable  AITER chooses the activation type itself, and no choice yields this key (production_key.h)
  *   hole         a look-up bucket is missing between two token counts of a layer model
@@ -28,16 +29,17 @@
 #define MF_CHECK_ERR_RATIO 0.2
 
 struct mf_check_name {
-    enum mf_problem_code code; /* MF_PROBLEM_KERNEL or MF_PROBLEM_FOREIGN */
+    enum mf_problem_code code; /* MF_PROBLEM_KERNEL, MF_PROBLEM_UNLISTED or MF_PROBLEM_FOREIGN */
     const char *column;
     char reason[MF_REASON_MAX];
 };
 
 struct mf_check_options {
     double err_ratio;
-    /* Returns true if a kernel name of the row is wrong, with the reason in *ret. If `name` is NULL, kernel
-     * names are not checked. */
-    bool (*name)(const struct mf_table_row *row, struct mf_check_name *ret);
+    /* Returns true if a kernel name of the row is wrong, with the reason in *ret. `data` is name_data. If
+     * `name` is NULL, kernel names are not checked. */
+    bool (*name)(const struct mf_table_row *row, const void *data, struct mf_check_name *ret);
+    const void *name_data;
 };
 
 /* Checks the tables and adds the findings to their problems. -ENOMEM: findings made before the failure stay

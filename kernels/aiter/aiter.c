@@ -12,7 +12,7 @@
 /* The generators, in the order in which AITER's tuner runs them. */
 static const mf_aiter_generator generators[] = {
     mf_aiter_asm_stage1, mf_aiter_ck,          mf_aiter_cktile,  mf_aiter_flydsl,
-    mf_aiter_opus,       mf_aiter_flydsl_int4, mf_aiter_asm_one,
+    mf_aiter_opus,       mf_aiter_flydsl_int4, mf_aiter_asm_one, mf_aiter_mxmoe,
 };
 
 int mf_aiter_enumerate(const struct mf_aiter_layer *layer, struct mf_aiter_sink *sink)
@@ -53,18 +53,6 @@ int mf_aiter_emit(struct mf_aiter_sink *sink, struct mf_aiter_kernel k, const ch
     return n < 0 || (size_t)n >= sizeof(k.name) ? -ENAMETOOLONG : sink->kernel(sink, &k);
 }
 
-int mf_aiter_emit_mangled(struct mf_aiter_sink *sink, struct mf_aiter_kernel k, const char *format, ...)
-{
-    char plain[MF_STEP_NAME_MAX];
-    va_list args;
-    va_start(args, format);
-    int n = vsnprintf(plain, sizeof(plain), format, args);
-    va_end(args);
-    if (n < 0 || (size_t)n >= sizeof(plain))
-        return -ENAMETOOLONG;
-    return mf_aiter_emit(sink, k, "_ZN5aiter%d%sE", n, plain);
-}
-
 const char *mf_aiter_act(enum mf_act act)
 {
     static const char *const words[MF_ACT_N_] = {
@@ -90,11 +78,11 @@ void mf_aiter_host_step(enum mf_aiter_host host, int32_t block_m, char ret[MF_ST
 
 /* Checks the same as asm_moe_2stage.cu: the tile width of a stage 1 kernel must divide inter_dim, and scales
  * must be fp32, per token or per 1x128. */
-bool mf_aiter_launch_refuses(const struct mf_shape *shape, const char *name, char *why, size_t cap)
+static bool asm_refuses(const struct mf_shape *shape, const char *name, char *why, size_t cap)
 {
     int tile_m, tile_n;
     const char *tile = strstr(name, "fmoe_stage1_") ? strstr(name, "_g1u1_") : NULL;
-    if (!tile || sscanf(tile, "_g1u1_%dx%d", &tile_m, &tile_n) != 2)
+    if (!tile || sscanf(tile, "_g1u1_%dx%d", &tile_m, &tile_n) != 2 || tile_n < 1)
         return false;
     if (shape->inter_dim % tile_n != 0)
         mf_format(why, cap, "AITER's launcher fails: inter_dim %d is not a multiple of the tile width %d",
@@ -105,4 +93,13 @@ bool mf_aiter_launch_refuses(const struct mf_shape *shape, const char *name, cha
     else
         return false;
     return true;
+}
+
+bool mf_aiter_launch_refuses(const struct mf_shape *shape, const char *name, char *why, size_t cap)
+{
+    int stage, threads, m, n, k;
+    if (sscanf(name, "moe_ck2stages_gemm%d_%dx%dx%dx%d_", &stage, &threads, &m, &n, &k) == 5)
+        return (stage == 1 || stage == 2) && n > 0 && k > 0 &&
+               mf_aiter_ck_tile_refused(shape, stage, n, k, why, cap);
+    return asm_refuses(shape, name, why, cap);
 }

@@ -1,96 +1,45 @@
 /* Generator of AITER's composable kernel two-stage kernels: the instance lists of
  * gemm_moe_ck2stages_common.py with block_m up to 128, one list per format and, if the matrix instructions
- * differ between GPUs, per gfx. */
+ * differ between GPUs, per gfx.
+ *
+ * The tiles must divide the layer, because the device operations refuse other sizes (IsSupportedArgument):
+ * columns and depth of stage 1 divide inter_dim and model_dim, those of stage 2 model_dim and inter_dim. */
 #include "kernels/aiter/aiter_private.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "common/base/cleanup.h"
+#include "common/base/text.h"
 
-struct instance {
-    int threads, m, n, k, m_waves, n_waves, version;
-};
+enum { TILE_M, TILE_N, TILE_K, VERSION };
 
 /* clang-format off */
-static const struct instance a16w16_1[] = {
-    {256, 32, 64, 128, 1, 4, 1},    {256, 32, 64, 64, 1, 4, 1},     {256, 64, 64, 128, 1, 4, 1},
-    {256, 64, 64, 64, 1, 4, 1},     {256, 128, 64, 64, 1, 4, 1},    {256, 64, 128, 128, 1, 4, 3},
-    {256, 64, 128, 64, 1, 4, 3},    {256, 128, 128, 128, 1, 4, 3},  {256, 128, 128, 64, 1, 4, 3},
-};
-static const struct instance a16w16_2[] = {
-    {256, 32, 64, 128, 1, 4, 1},    {256, 64, 64, 128, 1, 4, 1},    {256, 128, 64, 64, 1, 4, 1},
-    {256, 64, 128, 128, 1, 4, 3},   {256, 128, 128, 64, 1, 4, 3},   {256, 32, 64, 64, 1, 4, 1},
-    {256, 64, 128, 64, 1, 4, 3},    {256, 64, 64, 64, 1, 4, 1},     {256, 128, 64, 64, 1, 4, 3},
-};
-static const struct instance a16w16_gfx950_1[] = {
-    {256, 32, 64, 128, 1, 4, 1},    {256, 32, 64, 64, 1, 4, 1},     {256, 64, 64, 128, 1, 4, 1},
-    {256, 64, 64, 64, 1, 4, 1},     {256, 128, 64, 64, 1, 4, 1},    {256, 128, 128, 64, 1, 4, 3},
-};
-static const struct instance a16w16_gfx950_2[] = {
-    {256, 32, 128, 128, 1, 4, 1},   {256, 64, 128, 128, 1, 4, 1},   {256, 128, 128, 64, 1, 4, 1},
-    {256, 128, 128, 64, 1, 4, 3},   {256, 128, 64, 64, 1, 4, 3},    {256, 32, 64, 64, 1, 4, 1},
-    {256, 64, 64, 64, 1, 4, 1},     {256, 128, 64, 64, 1, 4, 1},    {256, 64, 128, 64, 1, 4, 1},
-};
-static const struct instance a8w8_1[] = {
-    {128, 16, 64, 128, 1, 2, 1},    {256, 16, 128, 256, 1, 4, 1},   {256, 16, 64, 256, 1, 4, 1},
-    {256, 32, 64, 256, 1, 4, 1},    {256, 32, 64, 128, 1, 4, 1},    {256, 64, 64, 256, 1, 4, 1},
-    {256, 64, 64, 128, 1, 4, 1},    {256, 128, 64, 128, 1, 4, 1},   {256, 64, 128, 256, 1, 4, 3},
-    {256, 64, 128, 128, 1, 4, 3},   {256, 128, 128, 256, 1, 4, 3},  {256, 128, 128, 128, 1, 4, 3},
-};
-static const struct instance a8w8_2[] = {
-    {256, 16, 128, 256, 1, 4, 1},   {128, 16, 128, 128, 1, 2, 1},   {64, 16, 64, 64, 1, 1, 1},
-    {256, 32, 64, 256, 1, 4, 1},    {256, 64, 64, 256, 1, 4, 1},    {256, 128, 64, 128, 1, 4, 1},
-    {256, 64, 128, 256, 1, 4, 3},   {256, 128, 128, 128, 1, 4, 3},  {256, 32, 64, 128, 1, 4, 1},
-    {256, 64, 128, 128, 1, 4, 3},   {256, 32, 64, 64, 1, 4, 1},     {256, 64, 128, 64, 1, 4, 3},
-    {256, 64, 64, 64, 1, 4, 1},     {256, 128, 128, 64, 1, 4, 3},   {256, 128, 64, 64, 1, 4, 3},
-};
-static const struct instance a8w8_gfx950_1[] = {
-    {256, 32, 64, 256, 1, 4, 1},    {256, 32, 64, 128, 1, 4, 1},    {256, 64, 64, 256, 1, 4, 1},
-    {256, 64, 64, 128, 1, 4, 1},    {256, 128, 64, 128, 1, 4, 1},   {256, 128, 128, 128, 1, 4, 3},
-};
-static const struct instance a8w8_gfx950_2[] = {
-    {256, 32, 128, 256, 1, 4, 1},   {256, 64, 128, 256, 1, 4, 1},   {256, 128, 128, 128, 1, 4, 1},
-    {256, 128, 128, 128, 1, 4, 3},
-};
-static const struct instance blockscale[] = {
-    {256, 16, 128, 256, 1, 4, 1},   {128, 16, 128, 128, 1, 2, 1},   {256, 32, 128, 128, 1, 4, 1},
-    {256, 64, 128, 128, 1, 4, 3},   {256, 64, 128, 128, 1, 4, 1},
-};
-static const struct instance a4w4_1[] = {
-    {256, 32, 128, 128, 1, 4, 3},   {256, 64, 128, 128, 1, 4, 3},   {256, 128, 128, 128, 1, 4, 3},
-    {64, 32, 32, 128, 1, 1, 3},
-};
-static const struct instance a4w4_2[] = {
-    {256, 32, 128, 128, 1, 4, 3},   {256, 64, 128, 128, 1, 4, 3},   {256, 128, 128, 128, 1, 4, 3},
-    {64, 32, 32, 128, 1, 1, 1},     {64, 64, 128, 128, 1, 1, 3},    {64, 128, 128, 128, 1, 1, 3},
-};
-
-#define LIST(a) a, MF_ARRAY_LEN(a)
 static const struct lists {
     enum { A16W16, A8W8, BLOCKSCALE, A4W4 } kind;
     bool gfx950;
-    const struct instance *one; size_t n_one;
-    const struct instance *two; size_t n_two;
-    const char *op1, *op2;           /* names of the epilogues of stage 1 and stage 2 */
-    const char *weighed1, *weighed2; /* the same names for kernels that apply the routing weight */
+    const char *list[2];
+    /* names of the epilogues of stage 1 and stage 2, and of those that apply the routing weight */
+    const char *op[2], *weighed[2];
 } lists[] = {
-    {A16W16, false, LIST(a16w16_1), LIST(a16w16_2),
-     "TypeCast", "TypeCast", "TypeCastExpertWeight", "TypeCastExpertWeight"},
-    {A16W16, true, LIST(a16w16_gfx950_1), LIST(a16w16_gfx950_2),
-     "TypeCast", "TypeCast", "TypeCast", "TypeCast"},
-    {A8W8, false, LIST(a8w8_1), LIST(a8w8_2),
-     "MulABScale", "MulABScaleExpertWeight", "MulABScale", "MulABScaleExpertWeight"},
-    {A8W8, true, LIST(a8w8_gfx950_1), LIST(a8w8_gfx950_2),
-     "TypeCast", "TypeCast", "TypeCast", "TypeCast"},
-    {BLOCKSCALE, false, LIST(blockscale), LIST(blockscale),
-     "MulABScaleExpertWeightA8W8blkscale", "MulABScaleExpertWeightA8W8blkscale",
-     "MulABScaleExpertWeightA8W8blkscale", "MulABScaleExpertWeightA8W8blkscale"},
-    {A4W4, true, LIST(a4w4_1), LIST(a4w4_2),
-     "MulABScaleShuffled", "MulABScaleExpertWeightShuffled",
-     "MulABScaleShuffled", "MulABScaleExpertWeightShuffled"},
+    {A16W16, false, {"a16w16_gemm1_kernels_list", "a16w16_gemm2_kernels_list"},
+     {"TypeCast", "TypeCast"}, {"TypeCastExpertWeight", "TypeCastExpertWeight"}},
+    {A16W16, true, {"a16w16_gemm1_kernels_list_gfx950", "a16w16_gemm2_kernels_list_gfx950"},
+     {"TypeCast", "TypeCast"}, {"TypeCast", "TypeCast"}},
+    {A8W8, false, {"a8w8_gemm1_kernels_list", "a8w8_gemm2_kernels_list"},
+     {"MulABScale", "MulABScaleExpertWeight"}, {"MulABScale", "MulABScaleExpertWeight"}},
+    {A8W8, true, {"a8w8_gemm1_kernels_list_gfx950", "a8w8_gemm2_kernels_list_gfx950"},
+     {"TypeCast", "TypeCast"}, {"TypeCast", "TypeCast"}},
+    {BLOCKSCALE, false, {"a8w8_gemm1_blockscale_kernels_list", "a8w8_gemm2_blockscale_kernels_list"},
+     {"MulABScaleExpertWeightA8W8blkscale", "MulABScaleExpertWeightA8W8blkscale"},
+     {"MulABScaleExpertWeightA8W8blkscale", "MulABScaleExpertWeightA8W8blkscale"}},
+    {A4W4, true, {"a4w4_gemm1_kernels_list", "a4w4_gemm2_kernels_list"},
+     {"MulABScaleShuffled", "MulABScaleExpertWeightShuffled"},
+     {"MulABScaleShuffled", "MulABScaleExpertWeightShuffled"}},
 };
 /* clang-format on */
+
+#define SPLIT_MAX 8 /* AITER's tuner computes splits up to this factor */
 
 static const char *format_of(enum mf_dtype dtype)
 {
@@ -112,26 +61,91 @@ static int quant_of(enum mf_qtype type)
     return numbers[type];
 }
 
-static int emit(const struct mf_shape *s, const struct lists *l, int stage, struct mf_aiter_sink *sink)
+bool mf_aiter_ck_tile_refused(const struct mf_shape *s, int stage, int n, int k, char *why, size_t cap)
 {
-    const struct instance *list = stage == 1 ? l->one : l->two;
-    size_t n = stage == 1 ? l->n_one : l->n_two;
-    bool weighs = s->doweight_stage1 == (stage == 1);
-    const char *op = stage == 1 ? (weighs ? l->weighed1 : l->op1) : (weighs ? l->weighed2 : l->op2);
-    struct mf_aiter_kernel k = {.family = "ck",
-                                .stage = stage == 1 ? MF_STAGE_STAGE1 : MF_STAGE_STAGE2,
-                                .flags = stage == 1 ? 0 : MF_AITER_ATOMIC};
+    const char *name_n = stage == 1 ? "inter_dim" : "model_dim",
+               *name_k = stage == 1 ? "model_dim" : "inter_dim";
+    int32_t size_n = stage == 1 ? s->inter_dim : s->model_dim,
+            size_k = stage == 1 ? s->model_dim : s->inter_dim;
+    if (size_n % n != 0)
+        mf_format(why, cap,
+                  "composable kernel needs %s %% NPerBlock = 0 in stage %d: %d is not a multiple of %d",
+                  name_n, stage, size_n, n);
+    else if (size_k % k != 0)
+        mf_format(why, cap,
+                  "composable kernel needs %s %% KPerBlock = 0 in stage %d: %d is not a multiple of %d",
+                  name_k, stage, size_k, k);
+    else
+        return false;
+    return true;
+}
+
+/* A kernel of a list for a layer. */
+struct candidate {
+    const struct mf_shape *shape;
+    const struct lists *lists;
+    int stage;
+    const struct mf_aiter_entry *tile;
+};
+
+static void print_name(const struct candidate *c, int split, char ret[MF_STEP_NAME_MAX])
+{
+    const struct mf_shape *s = c->shape;
+    bool weighs = s->doweight_stage1 == (c->stage == 1);
+    char factor[16] = "";
+    if (split > 0)
+        mf_format(factor, sizeof(factor), "_sk%d", split);
+    mf_format(ret, MF_STEP_NAME_MAX,
+              "moe_ck2stages_gemm%d_%s_%s%s_v%d_Nswizzle0_Quant%d_MulRoutedWeight%d%s%s_%s_%s_%s%s", c->stage,
+              c->tile->name, (weighs ? c->lists->weighed : c->lists->op)[c->stage - 1],
+              split > 0 ? "Splitk" : "", c->tile->value[VERSION], quant_of(s->q_type), weighs,
+              c->stage == 1 ? "_" : "", c->stage == 1 ? mf_aiter_act(s->act_type) : "",
+              format_of(s->q_dtype_a), format_of(s->q_dtype_w), format_of(s->dtype), factor);
+}
+
+/* Emits stage 1 with split-K. The parts must be whole scale blocks of 128. AITER's tuner computes the legal
+ * splits but does not emit their kernels (ROCm/aiter#2726); AITER's shipped tables have rows with such
+ * kernels. */
+static int emit_splits(const struct candidate *c, struct mf_aiter_kernel k, struct mf_aiter_sink *sink)
+{
     int r = 0;
-    for (size_t i = 0; r >= 0 && i < n; i++) {
-        const struct instance *c = &list[i];
-        k.block_m = c->m;
-        r = mf_aiter_emit(
-            sink, k,
-            "moe_ck2stages_gemm%d_%dx%dx%dx%d_%dx%d_%s_v%d_Nswizzle0_Quant%d_MulRoutedWeight%d%s%s_%s_%s_%s",
-            stage, c->threads, c->m, c->n, c->k, c->m_waves, c->n_waves, op, c->version, quant_of(s->q_type),
-            weighs, stage == 1 ? "_" : "", stage == 1 ? mf_aiter_act(s->act_type) : "",
-            format_of(s->q_dtype_a), format_of(s->q_dtype_w), format_of(s->dtype));
+    k.flags |= MF_AITER_UNTRIED;
+    for (k.ksplit = 2; r >= 0 && k.ksplit <= SPLIT_MAX; k.ksplit++) {
+        int32_t model_dim = c->shape->model_dim;
+        if (model_dim % k.ksplit != 0 || model_dim / k.ksplit % 128 != 0)
+            continue;
+        print_name(c, k.ksplit, k.name);
+        r = mf_aiter_emit(sink, k, "%s", k.name);
     }
+    return r;
+}
+
+static int emit_one(const struct candidate *c, struct mf_aiter_sink *sink)
+{
+    struct mf_aiter_kernel k = {.family = "ck",
+                                .stage = c->stage == 1 ? MF_STAGE_STAGE1 : MF_STAGE_STAGE2,
+                                .block_m = c->tile->value[TILE_M],
+                                .flags = c->stage == 1 ? 0 : MF_AITER_ATOMIC};
+    char why[MF_REASON_MAX];
+    print_name(c, 0, k.name);
+    if (mf_aiter_ck_tile_refused(c->shape, c->stage, c->tile->value[TILE_N], c->tile->value[TILE_K], why,
+                                 sizeof(why)))
+        return sink->no(sink, "ck", k.name, "divisibility", "%s", why);
+    int r = mf_aiter_emit(sink, k, "%s", k.name);
+    bool splits = c->stage == 1 && c->lists->kind == BLOCKSCALE && mf_aiter_is_fp8(c->shape->q_dtype_a);
+    return r < 0 || !splits ? r : emit_splits(c, k, sink);
+}
+
+static int emit(const struct mf_aiter_layer *layer, const struct lists *l, int stage,
+                struct mf_aiter_sink *sink)
+{
+    struct mf_aiter_entry e;
+    struct candidate c = {layer->shape, l, stage, &e};
+    struct mf_aiter_cursor at = mf_aiter_list_find(mf_aiter_lists_of(layer), l->list[stage - 1], NULL);
+    int r = 0;
+    while (r >= 0 && mf_aiter_list_next(&at, &e))
+        if (mf_aiter_is_block_m(e.value[TILE_M]) && e.value[TILE_N] > 0 && e.value[TILE_K] > 0)
+            r = emit_one(&c, sink);
     return r;
 }
 
@@ -150,26 +164,6 @@ static int kind_of(const struct mf_shape *s)
                                                                                  : -1;
 }
 
-/* Rejects split-K in stage 1. AITER's tuner computes the legal splits, whose parts are whole scale blocks,
- * but does not emit their kernels (ROCm/aiter#2726). AITER's shipped tables still contain rows with such
- * kernels. */
-static int refuse_splits(const struct mf_shape *s, struct mf_aiter_sink *sink)
-{
-    char parts[32] = "";
-    size_t n = 0;
-    for (int k = 2; k <= 8; k++) {
-        if (s->model_dim % k == 0 && s->model_dim / k % 128 == 0)
-            n += (size_t)snprintf(parts + n, sizeof(parts) - n, "%s%d", n > 0 ? ", " : "", k);
-    }
-    return n == 0
-               ? 0
-               : sink->no(
-                     sink, "ck", "moe_ck2stages_gemm1_*Splitk*", "tuner",
-                     "model_dim %d could be split into %s parts of whole blocks of 128; AITER's tuner does "
-                     "not try split-K",
-                     s->model_dim, parts);
-}
-
 int mf_aiter_ck(const struct mf_aiter_layer *layer, struct mf_aiter_sink *sink)
 {
     static const char kernel[] = "moe_ck2stages_*";
@@ -186,10 +180,8 @@ int mf_aiter_ck(const struct mf_aiter_layer *layer, struct mf_aiter_sink *sink)
     for (size_t i = 0; i < MF_ARRAY_LEN(lists); i++) {
         if ((int)lists[i].kind != kind || (kind != BLOCKSCALE && lists[i].gfx950 != gfx950))
             continue;
-        int r = emit(s, &lists[i], 1, sink);
-        if (r >= 0)
-            r = emit(s, &lists[i], 2, sink);
-        return r < 0 || kind != BLOCKSCALE || !mf_aiter_is_fp8(s->q_dtype_a) ? r : refuse_splits(s, sink);
+        int r = emit(layer, &lists[i], 1, sink);
+        return r < 0 ? r : emit(layer, &lists[i], 2, sink);
     }
     return sink->no(sink, "ck", kernel, "gfx", "there is no instance list for %s weights on %s",
                     mf_dtype_name(s->q_dtype_w), layer->gfx);

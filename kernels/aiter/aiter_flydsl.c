@@ -12,9 +12,16 @@
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
 
-static const int block_ms[] = {32, 64, 128};
+/* Block sizes. AITER's registry has kernels of 16 rows for fp8 activations and fp4 weights, which its tuner
+ * does not try. */
+static const int block_ms[] = {16, 32, 64, 128};
 static const int k_batches[] = {1, 2, 4, 7, 14};
 static const int k_waves[] = {1, 2, 4};
+
+static unsigned tried(int block_m)
+{
+    return block_m == 16 ? MF_AITER_UNTRIED : 0;
+}
 
 struct fly {
     const struct mf_shape *shape;
@@ -22,6 +29,7 @@ struct fly {
     const char *a, *w; /* formats of activations and weights, as spelled in kernel names */
     bool bf16, fp4;    /* whether the activations are bf16, and whether they are fp4 */
     char kernels[48];  /* prefix of the kernel names, for rejections */
+    size_t first;      /* index of the smallest block size */
 };
 
 /* Parameters of a stage 1 kernel, as in AITER's registry. */
@@ -88,7 +96,8 @@ static int emit_one(const struct fly *f, const struct one *c)
 {
     char base[MF_STEP_NAME_MAX], w[12], kb[12], xcd[12], kw[12];
     const char *quantised = f->bf16 ? "" : f->fp4 ? "_fp4" : "_fp8";
-    struct mf_aiter_kernel k = {.family = "flydsl", .stage = MF_STAGE_STAGE1, .block_m = c->m};
+    struct mf_aiter_kernel k = {
+        .family = "flydsl", .stage = MF_STAGE_STAGE1, .block_m = c->m, .flags = tried(c->m)};
     mf_format(base, sizeof(base), "%s_t%dx%dx%d%s%s%s%s%s%s%s", f->kernels, c->m, c->n, c->k,
               number(w, "w", c->waves, 1), number(kb, "kb", c->k_batch, 1), c->cached ? "_bnt0" : "",
               c->gate ? "_go" : "", f->fp4 || f->bf16 ? "" : "_gui", number(xcd, "xcd", c->xcd, 0),
@@ -96,9 +105,9 @@ static int emit_one(const struct fly *f, const struct one *c)
     int r = c->k_batch > 1 ? 0 : mf_aiter_emit(f->sink, k, "%s", base);
     if (r < 0 || f->bf16)
         return r;
-    k.flags = MF_AITER_FUSED;
+    k.flags |= MF_AITER_FUSED;
     r = mf_aiter_emit(f->sink, k, "%s%s", base, quantised);
-    if (r < 0 || c->k_batch > 1 || f->shape->doweight_stage1)
+    if (r < 0 || c->k_batch > 1 || f->shape->doweight_stage1 || c->m == 16)
         return r;
     k.family = "flydslv2";
     k.flags |= MF_AITER_V2;
@@ -147,7 +156,7 @@ static int emit_stage1(struct fly *f)
     int r = 0;
     for (int tile_k = f->bf16 ? 128 : 256; r >= 0 && tile_k <= 256; tile_k *= 2) {
         r = refuse_splits(f, tile_k);
-        for (size_t i = 0; r >= 0 && i < MF_ARRAY_LEN(block_ms); i++) {
+        for (size_t i = f->first; r >= 0 && i < MF_ARRAY_LEN(block_ms); i++) {
             const int *ns = block_ms[i] == 32 ? small : f->fp4 ? fp4_wide : wide;
             size_t n_ns = block_ms[i] == 32 ? 3 : 2;
             for (size_t j = 0; r >= 0 && j < n_ns; j++)
@@ -169,7 +178,7 @@ static int emit_two(const struct fly *f, const struct two *c, const char *tail)
     struct mf_aiter_kernel k = {.family = "flydsl",
                                 .stage = MF_STAGE_STAGE2,
                                 .block_m = c->block_m,
-                                .flags = c->atomic ? MF_AITER_ATOMIC : 0};
+                                .flags = tried(c->block_m) | (c->atomic ? MF_AITER_ATOMIC : 0)};
     char sbm[12];
     return mf_aiter_emit(f->sink, k, "flydsl_moe2_a%s_w%s_bf16_t%dx%dx%d_%s%s%s", f->a, f->w, c->m, c->n,
                          c->k, c->atomic ? "atomic" : "reduce", tail, number(sbm, "sbm", c->block_m, c->m));
@@ -195,14 +204,16 @@ static int emit_stage2(struct fly *f)
 {
     const struct mf_shape *s = f->shape;
     bool fp8_weight = strcmp(f->w, "fp8") == 0;
-    int r = 0;
-    if (f->bf16 && s->inter_dim % 256 != 0)
+    int r = f->sink->no(
+        f->sink, "flydsl", "flydsl_moe2_*_sbm*", "duplicate",
+        "a tile with as many rows as the block has no suffix _sbm: the name with it is the same kernel");
+    if (r >= 0 && f->bf16 && s->inter_dim % 256 != 0)
         r = f->sink->no(f->sink, "flydsl", "flydsl_moe2_abf16_*x256_*", "divisibility",
                         "inter_dim %d is not a multiple of the tile depth %d", s->inter_dim, 256);
-    for (size_t i = 0; r >= 0 && i < MF_ARRAY_LEN(block_ms); i++) {
+    for (size_t i = f->first; r >= 0 && i < MF_ARRAY_LEN(block_ms); i++) {
         for (int half = 0; r >= 0 && half <= (f->bf16 ? 0 : 1); half++) {
             struct two c = {.block_m = block_ms[i], .m = block_ms[i] >> half};
-            if (fp8_weight && c.m < 32)
+            if (c.m < (fp8_weight ? 32 : 16))
                 continue;
             for (c.n = 128; r >= 0 && c.n <= (fp8_weight || f->bf16 ? 128 : 256); c.n *= 2) {
                 for (c.k = 128; r >= 0 && c.k <= 256; c.k *= 2) {
@@ -222,20 +233,54 @@ static int emit_stage2(struct fly *f)
 
 /* --- v2, stage 2 ------------------------------------------------------------------------ */
 
-static int emit_v2_tile(const struct fly *f, const struct two *c)
+static int emit_layout(const struct mf_shape *s, struct mf_aiter_sink *sink, struct mf_aiter_kernel k,
+                       const char *tile)
 {
-    struct mf_aiter_kernel k = {
-        .family = "flydslv2", .stage = MF_STAGE_STAGE2, .block_m = c->block_m, .flags = MF_AITER_V2};
+    bool fp4 = s->q_dtype_a == MF_DTYPE_FP4X2;
+    unsigned flags = k.flags;
     int r = 0;
     for (int i = 0; r >= 0 && i < 8; i++) {
         bool reduce = i & 4, persist = i & 2, streamed = i & 1;
-        if (persist && !f->fp4)
+        if (persist && !fp4)
             continue;
-        k.flags = MF_AITER_V2 | (reduce ? 0 : MF_AITER_ATOMIC);
-        r = mf_aiter_emit(f->sink, k, "flydsl_moe2_layout_a%s_w%s_bf16_t%dx%dx%d_%s%s%s_sbm%d", f->a, f->w,
-                          c->m, c->n, c->k, reduce ? "reduce" : "atomic", persist ? "_persist" : "",
-                          streamed ? "_nt" : "", c->block_m);
+        k.flags = flags | (reduce ? 0 : MF_AITER_ATOMIC);
+        r = mf_aiter_emit(sink, k, "flydsl_moe2_layout_a%s_w%s_bf16_t%s_%s%s%s_sbm%d", fp4 ? "fp4" : "fp8",
+                          mf_aiter_is_fp8(s->q_dtype_w) ? "fp8" : "fp4", tile, reduce ? "reduce" : "atomic",
+                          persist ? "_persist" : "", streamed ? "_nt" : "", k.block_m);
     }
+    return r;
+}
+
+int mf_aiter_emit_layouts(const struct mf_shape *s, struct mf_aiter_sink *sink,
+                          const struct mf_aiter_kernel *k, int tile_m)
+{
+    int r = 0;
+    for (int n = 128; r >= 0 && n <= 256; n *= 2) {
+        for (int depth = 128; r >= 0 && depth <= 256; depth *= 2) {
+            char tile[32];
+            mf_format(tile, sizeof(tile), "%dx%dx%d", tile_m, n, depth);
+            if (s->model_dim % n == 0 && s->inter_dim % depth == 0)
+                r = emit_layout(s, sink, *k, tile);
+        }
+    }
+    return r;
+}
+
+/* The dispatcher accepts a partition of the output tiles, GroupNum * 100 + M01 (mxfp4_kname.py). AITER's
+ * shipped tables use these three; the tuner uses the default, 402, which has no suffix. */
+static int emit_partitions(struct fly *f)
+{
+    static const int partitions[] = {801, 1601, 3201};
+    struct mf_aiter_kernel k = {.family = "flydslv2",
+                                .stage = MF_STAGE_STAGE2,
+                                .block_m = 64,
+                                .flags = MF_AITER_V2 | MF_AITER_UNTRIED};
+    int r = 0;
+    if (f->shape->model_dim % 256 != 0 || f->shape->inter_dim % 128 != 0)
+        return 0;
+    for (size_t i = 0; r >= 0 && i < MF_ARRAY_LEN(partitions); i++)
+        r = mf_aiter_emit(f->sink, k, "flydsl_moe2_layout_a%s_w%s_bf16_t64x256x128_reduce_sbm64_sp%d", f->a,
+                          f->w, partitions[i]);
     return r;
 }
 
@@ -250,16 +295,13 @@ static int emit_v2_stage2(struct fly *f)
     if (s->inter_dim % 256 != 0)
         r = f->sink->no(f->sink, "flydslv2", "flydsl_moe2_layout_*x256_*", "divisibility",
                         "inter_dim %d is not a multiple of the tile depth 256", s->inter_dim);
-    for (size_t i = 0; r >= 0 && i < MF_ARRAY_LEN(block_ms); i++) {
-        for (size_t j = 0; r >= 0 && j <= i; j++) {
-            struct two c = {.block_m = block_ms[i], .m = block_ms[j]};
-            for (c.n = 128; r >= 0 && c.n <= 256; c.n *= 2)
-                for (c.k = 128; r >= 0 && c.k <= 256; c.k *= 2)
-                    if (s->model_dim % c.n == 0 && s->inter_dim % c.k == 0)
-                        r = emit_v2_tile(f, &c);
-        }
+    for (size_t i = 1; r >= 0 && i < MF_ARRAY_LEN(block_ms); i++) {
+        struct mf_aiter_kernel k = {
+            .family = "flydslv2", .stage = MF_STAGE_STAGE2, .block_m = block_ms[i], .flags = MF_AITER_V2};
+        for (size_t j = 1; r >= 0 && j <= i; j++)
+            r = mf_aiter_emit_layouts(s, f->sink, &k, block_ms[j]);
     }
-    return r;
+    return r < 0 ? r : emit_partitions(f);
 }
 
 int mf_aiter_flydsl(const struct mf_aiter_layer *layer, struct mf_aiter_sink *sink)
@@ -272,6 +314,7 @@ int mf_aiter_flydsl(const struct mf_aiter_layer *layer, struct mf_aiter_sink *si
     f.fp4 = s->q_dtype_a == MF_DTYPE_FP4X2;
     f.a = f.bf16 ? "bf16" : f.fp4 ? "fp4" : "fp8";
     f.w = mf_aiter_is_fp8(s->q_dtype_w) ? "fp8" : "fp4";
+    f.first = fp8 && s->q_dtype_w == MF_DTYPE_FP4X2 ? 0 : 1;
     if (s->q_type != MF_QTYPE_PER_1X32)
         return sink->no(sink, "flydsl", kernel, "q_type", "FlyDSL kernels support per_1x32, not %s",
                         mf_qtype_name(s->q_type));

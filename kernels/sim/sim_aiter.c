@@ -30,13 +30,13 @@ static struct mf_tensor_spec weight(const struct mf_sim_plan *p, enum mf_tensor 
     return mf_sim_tensor_spec(tensor, p->format_w, p->scale_w, "shuffled", 0);
 }
 
-/* Returns the tensor spec of h. The v2 kernels have a row order of their own for h. */
+/* Returns the tensor spec of h. The v2 and mxmoe kernels have row orders of their own for h. */
 static struct mf_tensor_spec intermediate(const struct mf_sim_plan *p, const struct mf_aiter_kernel *k,
                                           bool quantised)
 {
     struct mf_tensor_spec h = mf_sim_h(p, k->block_m, quantised);
-    if (k->flags & MF_AITER_V2)
-        (void)mf_copy(h.order, sizeof(h.order), "sorted_v2");
+    if (k->flags & (MF_AITER_V2 | MF_AITER_MXMOE))
+        (void)mf_copy(h.order, sizeof(h.order), k->flags & MF_AITER_V2 ? "sorted_v2" : "sorted_mxmoe");
     return h;
 }
 
@@ -113,7 +113,7 @@ static int offer_kernel(struct mf_aiter_sink *sink, const struct mf_aiter_kernel
 {
     struct aiter_offer *o = (struct aiter_offer *)sink;
     const struct mf_sim_plan *p = o->plan;
-    struct mf_step step = {.stage = k->stage, .block_m = k->block_m};
+    struct mf_step step = {.stage = k->stage, .block_m = k->block_m, .ksplit = k->ksplit};
     (void)mf_copy(step.name, sizeof(step.name), k->name);
     (void)mf_copy(step.family, sizeof(step.family), k->family);
     if (k->stage == MF_STAGE_STAGE1)
@@ -221,7 +221,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     (void)device;
     (void)shape;
     (void)ret;
-    return mf_aiter_name_parse(name) ? -ENOTSUP : -EINVAL;
+    return mf_aiter_is_step(name) ? -ENOTSUP : -EINVAL;
 }
 
 static int launch(struct mf_kernel *kernel, const struct mf_launch *args)
@@ -245,5 +245,5 @@ const struct mf_family mf_family_aiter = {
     .open = open_step,
     .launch = launch,
     .close = close_step,
-    .aiter_name = mf_aiter_name_parse,
+    .aiter_name = mf_aiter_is_step,
 };

@@ -211,7 +211,7 @@ static int add_config(const struct mf_export_config *c, void *data)
                                .err2 = c->err2};
     const struct mf_export_step *one, *two;
     struct row_texts texts;
-    char class[MF_DEVICE_CLASS_TEXT_MAX], why[MF_REASON_MAX];
+    char class[MF_DEVICE_CLASS_TEXT_MAX], why[MF_REASON_MAX], plain[MF_STEP_NAME_MAX];
 
     mf_device_class_print(&c->class, class);
     if (mf_shape_parse(c->row, &row.shape) < 0)
@@ -222,7 +222,8 @@ static int add_config(const struct mf_export_config *c, void *data)
     _cleanup_(cJSON_Deletep) cJSON *provenance =
         mf_json_parse(c->provenance, strlen(c->provenance), strlen(c->provenance));
     find_stages(c, &one, &two);
-    row.kernel1 = one->name;
+    (void)mf_step_drop_ksplit(one->name, plain);
+    row.kernel1 = one->aiter && one->ksplit > 0 ? plain : one->name;
     row.kernel2 = one == two ? "" : two->name;
     fill_one_stage(c, one == two ? one : NULL, &row);
     row.ksplit = one->ksplit;

@@ -12,7 +12,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     _cleanup_(mf_freep) char *name = strndup((const char *)data, size);
     MF_MUST(name);
-    bool known = mf_aiter_name_parse(name);
+    bool known = mf_aiter_is_step(name);
     MF_MUST(!known ||
             (name[0] && strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-") ==
                             strlen(name)));

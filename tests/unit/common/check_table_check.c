@@ -248,8 +248,9 @@ MF_TEST(test_planted, .rows = MF_ARRAY_LEN(planted))
 
 /* Reports the kernel name of every row below 4 tokens as wrong. Untuned tables and tables of other operators
  * are not checked. */
-static bool check_name(const struct mf_table_row *row, struct mf_check_name *ret)
+static bool check_name(const struct mf_table_row *row, const void *data, struct mf_check_name *ret)
 {
+    ck_assert_str_eq(data, "data");
     ret->code = row->shape.token == 1 ? MF_PROBLEM_KERNEL : MF_PROBLEM_FOREIGN;
     ret->column = "kernelName1";
     snprintf(ret->reason, sizeof(ret->reason), "no %s", row->kernel1);
@@ -261,7 +262,7 @@ MF_TEST(test_names)
     struct mf_table *tables[] = {
         read_text("some/a.csv", NAMES ROW("1", "20.5") ROW("2", "30.5") ROW("4", "40.5")),
         shipped_read("untuned_fmoe.csv"), shipped_read("tuned_grouped_fmoe.csv")};
-    const struct mf_check_options options = {.err_ratio = 1, .name = check_name};
+    const struct mf_check_options options = {.err_ratio = 1, .name = check_name, .name_data = "data"};
     size_t n_before = tables[1]->n_problems + tables[2]->n_problems;
     ck_assert_int_eq(mf_tables_check(tables, 3, &options), 0);
     ck_assert_uint_eq(tables[0]->n_problems, 2);
