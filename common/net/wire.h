@@ -14,7 +14,9 @@
 #define MF_WIRE_VERSION     1
 #define MF_WIRE_HEADER_SIZE 16
 #define MF_WIRE_BODY_MAX    (8u << 20)
-#define MF_WORKER_NAME_MAX  64 /* worker name or instance, with the terminator */
+/* Limit of a body from a worker. The longest one is a RESULT with 256 candidates of an enumeration. */
+#define MF_WIRE_WORKER_BODY_MAX (2u << 20)
+#define MF_WORKER_NAME_MAX      64 /* worker name or instance, with the terminator */
 
 /* clang-format off */
 #define MF_MESSAGE_MAP(X, P)                                                                            \

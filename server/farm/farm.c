@@ -222,7 +222,7 @@ static int handle_message(struct mf_farm *f)
     f->stats.messages++;
     if (mail->error == -EPROTONOSUPPORT)
         r = refuse_version(f, mail);
-    else if (mail->error && mail->error != -ENOBUFS)
+    else if (mail->error && mail->error != -ENOBUFS && mail->error != -E2BIG)
         r = mf_peer_refuse(f, &mail->peer, "malformed", 0,
                            "expected a message of two frames, the first a header of %d bytes",
                            MF_WIRE_HEADER_SIZE);

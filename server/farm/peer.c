@@ -457,9 +457,9 @@ int mf_peer_handle(struct mf_farm *f, const struct mf_mail *mail)
         return refused < 0 ? refused : 0;
     if (slot)
         slot->seen_ms = f->now_ms;
-    if (mail->body_len > MF_WIRE_BODY_MAX)
-        return mf_peer_refuse(f, &mail->peer, "too_large", sequence, "body: expected at most %u bytes",
-                              MF_WIRE_BODY_MAX);
+    if (mail->error == -E2BIG)
+        return mf_peer_refuse(f, &mail->peer, "too_large", sequence, "body: too many values in %zu bytes",
+                              mail->body_len);
     /* after this REFUSE the worker sends HELLO and all unacknowledged results again */
     if (mail->error == -ENOBUFS)
         return mf_peer_refuse(f, &mail->peer, "no_memory", sequence, "out of memory for a body of %zu bytes",

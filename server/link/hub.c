@@ -4,6 +4,7 @@
 #include "common/base/buf.h"
 #include "common/base/text.h"
 #include "server/farm/bus.h"
+#include "server/link/front.h"
 #include "server/link/mailroom.h"
 
 #include <errno.h>
@@ -11,22 +12,32 @@
 #include <stdbool.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 #include <zmq.h>
 
 /* Maximum size of the replies of one event loop iteration, which handles at most 512 messages. A reply may be
  * a large unit. */
 #define OUTBOX_MAX (256u << 20)
 #define PEER_QUEUE 10000 /* maximum queued messages to a peer */
-/* Maximum number of a peer's messages that wait for the mailroom: at most 64 MiB at the maximum message size.
- * Further messages stay in the peer's own queue. */
-#define PEER_UNREAD 8
+/* Maximum number of a peer's messages that wait for the mailroom. Further messages stay in the peer's own
+ * queue. */
+#define PEER_UNREAD 4
+/* Longest frame: a body, its encryption, and the rest of a handshake command. */
+#define FRAME_MAX (MF_WIRE_WORKER_BODY_MAX + 1024)
+/* Limits of the front. A worker that follows the protocol stays below UNTRUSTED_MAX before its WELCOME, and
+ * below CONNECTION_MAX later: PEER_UNREAD messages wait, one is arriving, and some bytes wait in the kernel.
+ */
+#define UNTRUSTED_MAX  (512u << 10)
+#define CONNECTION_MAX ((PEER_UNREAD + 1) * FRAME_MAX + UNTRUSTED_MAX)
+#define PAUSE_TOTAL    (96u << 20)
+#define TOTAL_MAX      (128u << 20)
 /* Maximum duration of a handshake; a connection without a complete handshake is then closed. */
 #define HANDSHAKE_MS 10000
 #define ZAP_DOMAIN   "moefarm"
 
 struct mf_hub {
+    struct mf_front *front;
     struct mf_mailroom *mailroom;
-    char endpoint[128];
     struct mf_mail *received; /* messages received after the last flush, linked by next */
     struct mf_buf outbox;
     struct mf_post *posts;
@@ -54,7 +65,7 @@ static int set_keys(void *socket, const struct mf_key_pair *keys)
 
 static int set_options(void *socket, bool keys)
 {
-    int64_t max = MF_WIRE_BODY_MAX;
+    int64_t max = MF_WIRE_WORKER_BODY_MAX;
     int r = zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &max, sizeof(max)) < 0 ? -errno : 0;
     const struct {
         int option, value;
@@ -67,7 +78,7 @@ static int set_options(void *socket, bool keys)
          * With keys this is off, so that no peer can take over the id of another peer. */
         {ZMQ_ROUTER_HANDOVER, !keys},
         {ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS},
-        {ZMQ_TCP_KEEPALIVE, 1},
+        {ZMQ_IPC_FILTER_PID, (int)getpid()},
         {ZMQ_BACKLOG, 1024},
     };
     for (size_t i = 0; r == 0 && i < MF_ARRAY_LEN(ints); i++)
@@ -75,32 +86,41 @@ static int set_options(void *socket, bool keys)
     return r;
 }
 
-/* Creates and binds the ROUTER. If this fails, the caller still closes *ret unless it is NULL. */
-static int bind_router(void *zmq, const char *endpoint, const struct mf_key_pair *keys, char bound[128],
-                       void **ret)
+/* Creates the ROUTER and binds it to an abstract socket. If this fails, the caller still closes *ret unless
+ * it is NULL. */
+static int bind_router(void *zmq, const char *name, const struct mf_key_pair *keys, void **ret)
 {
+    char endpoint[MF_FRONT_NAME_MAX + 8];
     *ret = zmq_socket(zmq, ZMQ_ROUTER);
     if (!*ret)
         return -errno;
     int r = set_options(*ret, keys != NULL);
     if (r == 0 && keys)
         r = set_keys(*ret, keys);
-    size_t len = 128;
-    if (r == 0 && (zmq_bind(*ret, endpoint) < 0 || zmq_getsockopt(*ret, ZMQ_LAST_ENDPOINT, bound, &len) < 0))
-        r = -errno;
-    return r;
+    mf_format(endpoint, sizeof(endpoint), "ipc://@%s", name);
+    return r == 0 && zmq_bind(*ret, endpoint) < 0 ? -errno : r;
 }
 
 int mf_hub_new(void *zmq, const char *endpoint, const struct mf_key_pair *keys, struct mf_hub **ret)
 {
+    static const struct mf_front_limits limits = {.frame = FRAME_MAX,
+                                                  .untrusted = UNTRUSTED_MAX,
+                                                  .connection = CONNECTION_MAX,
+                                                  .total = TOTAL_MAX,
+                                                  .pause = PAUSE_TOTAL};
     _cleanup_(mf_hub_freep) struct mf_hub *h = calloc(1, sizeof(*h));
+    char name[MF_FRONT_NAME_MAX];
     void *router = NULL;
     if (!h)
         return -ENOMEM;
     mf_buf_init(&h->outbox, OUTBOX_MAX);
-    int r = bind_router(zmq, endpoint, keys, h->endpoint, &router);
+    int r = mf_front_make_name(name);
     if (r == 0)
-        r = mf_mailroom_new(zmq, router, &h->mailroom);
+        r = bind_router(zmq, name, keys, &router);
+    if (r == 0)
+        r = mf_front_new(endpoint, name, &limits, &h->front);
+    if (r == 0)
+        r = mf_mailroom_new(zmq, router, h->front, &h->mailroom);
     else if (router)
         (void)zmq_close(router);
     if (r < 0)
@@ -115,6 +135,7 @@ struct mf_hub *mf_hub_free(struct mf_hub *h)
         return NULL;
     mf_hub_drop(h);
     mf_mailroom_free(h->mailroom);
+    mf_front_free(h->front);
     mf_mail_free(h->received);
     mf_buf_release(&h->outbox);
     free(h->posts);
@@ -129,7 +150,7 @@ void *mf_hub_socket(const struct mf_hub *h)
 
 const char *mf_hub_endpoint(const struct mf_hub *h)
 {
-    return h->endpoint;
+    return mf_front_endpoint(h->front);
 }
 
 int mf_hub_recv(struct mf_hub *h, const struct mf_mail **ret)
@@ -142,7 +163,7 @@ int mf_hub_recv(struct mf_hub *h, const struct mf_mail **ret)
     h->received = mail;
     *ret = mail;
     bool is_from_peer = mail->error == 0 || mail->error == -EBADMSG || mail->error == -EPROTONOSUPPORT ||
-                        mail->error == -ENOBUFS;
+                        mail->error == -ENOBUFS || mail->error == -E2BIG;
     return is_from_peer ? 1 : mail->error;
 }
 

@@ -13,6 +13,7 @@
  * (server/farm/access.c); "" if the hub has no keys. */
 #define MF_PEER_USER_MAX MF_KEY_TEXT_MAX
 struct mf_peer {
+    uint64_t connection; /* the front's id of the connection (front.h); 0: unknown */
     uint8_t len;
     uint8_t id[255];
     char user[MF_PEER_USER_MAX];
@@ -23,7 +24,7 @@ struct mf_mail {
     struct mf_peer peer;
     /* 0 or an error. -EBADMSG: the message is malformed. -EPROTONOSUPPORT: the message has another protocol
      * version. After these two errors the fields below are unset, except for `version`. -ENOBUFS: no memory
-     * to parse the body of body_len bytes */
+     * to parse the body of body_len bytes. -E2BIG: the body has too many values */
     int error;
     int version; /* protocol version; also set with -EPROTONOSUPPORT */
     enum mf_message type;

@@ -16,11 +16,14 @@
 /* Limits of the messages that the writer thread holds. The mailroom receives a message while these limits are
  * not reached, so the last message may exceed the byte limit. */
 #define PENDING_MAX       1024
-#define PENDING_BYTES_MAX (64u << 20)
-#define RECEIVE_MAX       64  /* maximum number of messages received between two checks for parcels */
-#define RETRY_MS          100 /* interval of retries when memory is exhausted */
+#define PENDING_BYTES_MAX (48u << 20)
+/* Limit of a parsed message: small values take up to 32 times their length. */
+#define PARSED_BYTES_MAX (16u << 20)
+#define RECEIVE_MAX      64  /* maximum number of messages received between two checks for parcels */
+#define RETRY_MS         100 /* interval of retries when memory is exhausted */
 
 struct mf_mailroom {
+    struct mf_front *front;
     void *router, *mailroom_end, *writer_end; /* *_end: PAIR sockets between the two threads */
     pthread_t thread;
     bool started;
@@ -42,32 +45,46 @@ struct mf_mail *mf_mail_free(struct mf_mail *mail)
 
 /* ---- receiving ---- */
 
+/* What was received of a message. The front gets this as credit. */
+struct tally {
+    size_t bytes, frames;
+    int fd; /* descriptor of the connection in libzmq; -1: unknown */
+};
+
+/* Receives a frame that a peer has sent. Returns 0 or -errno; the caller closes the frame in both cases. */
+static int recv_frame(void *router, zmq_msg_t *frame, struct tally *t)
+{
+    zmq_msg_init(frame);
+    if (zmq_msg_recv(frame, router, ZMQ_DONTWAIT) < 0)
+        return -errno;
+    t->bytes += zmq_msg_size(frame);
+    t->frames++;
+    t->fd = zmq_msg_get(frame, ZMQ_SRCFD);
+    return 0;
+}
+
 /* Receives and drops the remaining frames of a message. */
-static void drop_rest(void *router, bool more)
+static void drop_rest(void *router, bool more, struct tally *t)
 {
     while (more) {
         zmq_msg_t frame;
-        zmq_msg_init(&frame);
-        int n = zmq_msg_recv(&frame, router, ZMQ_DONTWAIT);
-        more = n >= 0 && zmq_msg_more(&frame);
+        more = recv_frame(router, &frame, t) == 0 && zmq_msg_more(&frame);
         zmq_msg_close(&frame);
     }
 }
 
 /* Returns 1 and a copy of the frame; 0 if no frame is waiting; -EBADMSG if the frame exceeds cap bytes. */
-static int recv_small(void *router, void *data, size_t cap, size_t *ret_len, bool *ret_more)
+static int recv_small(void *router, void *data, size_t cap, size_t *ret_len, bool *ret_more, struct tally *t)
 {
     zmq_msg_t frame;
-    zmq_msg_init(&frame);
-    int r = 1;
-    if (zmq_msg_recv(&frame, router, ZMQ_DONTWAIT) < 0) {
-        r = errno == EAGAIN || errno == EINTR ? 0 : -errno;
+    int r = recv_frame(router, &frame, t);
+    if (r < 0) {
+        r = r == -EAGAIN || r == -EINTR ? 0 : r;
     } else {
         *ret_more = zmq_msg_more(&frame);
         *ret_len = zmq_msg_size(&frame);
-        if (*ret_len > cap)
-            r = -EBADMSG;
-        else
+        r = *ret_len > cap ? -EBADMSG : 1;
+        if (r > 0)
             memcpy(data, zmq_msg_data(&frame), *ret_len);
     }
     zmq_msg_close(&frame);
@@ -84,56 +101,68 @@ static size_t estimate_memory(const char *text, size_t len)
     return len + n_values * sizeof(cJSON);
 }
 
+/* Parses the body. Returns 0, -ENOBUFS or -E2BIG. */
+static int parse_body(zmq_msg_t *body, struct mf_mail *mail)
+{
+    mail->body_len = zmq_msg_size(body);
+    size_t memory_bytes = estimate_memory(zmq_msg_data(body), mail->body_len);
+    if (memory_bytes > PARSED_BYTES_MAX)
+        return -E2BIG;
+    mail->json = mf_json_parse(zmq_msg_data(body), mail->body_len, MF_WIRE_WORKER_BODY_MAX);
+    if (!mail->json && errno == ENOMEM)
+        return -ENOBUFS;
+    mail->memory_bytes = mail->json ? memory_bytes : 0;
+    return 0;
+}
+
 /* Receives the last frame: the body, and the User-Id that libzmq attaches to it. */
-static int recv_body(void *router, struct mf_mail *mail)
+static int recv_body(void *router, struct mf_mail *mail, struct tally *t)
 {
     zmq_msg_t body;
-    zmq_msg_init(&body);
-    int r = zmq_msg_recv(&body, router, ZMQ_DONTWAIT) < 0 ? -EBADMSG : 0;
+    int r = recv_frame(router, &body, t) < 0 ? -EBADMSG : 0;
     bool more = r == 0 && zmq_msg_more(&body);
     const char *user = r == 0 && !more ? zmq_msg_gets(&body, "User-Id") : NULL;
     if (more || (user && mf_copy(mail->peer.user, sizeof(mail->peer.user), user) < 0))
         r = -EBADMSG;
-    if (r == 0) {
-        mail->body_len = zmq_msg_size(&body);
-        mail->json = mf_json_parse(zmq_msg_data(&body), mail->body_len, MF_WIRE_BODY_MAX);
-        if (!mail->json && errno == ENOMEM)
-            r = -ENOBUFS;
-        mail->memory_bytes = mail->json ? estimate_memory(zmq_msg_data(&body), mail->body_len) : 0;
-    }
+    if (r == 0)
+        r = parse_body(&body, mail);
     zmq_msg_close(&body);
-    drop_rest(router, more);
+    drop_rest(router, more, t);
     return r;
 }
 
 /* Receives the frames after the routing id. Returns 0, or the value of mail->error. */
-static int recv_rest(void *router, bool more, struct mf_mail *mail)
+static int recv_rest(void *router, bool more, struct mf_mail *mail, struct tally *t)
 {
     uint8_t bytes[MF_WIRE_HEADER_SIZE];
     struct mf_wire_header header = {0};
     size_t len = 0;
-    int r = more && recv_small(router, bytes, sizeof(bytes), &len, &more) > 0
+    int r = more && recv_small(router, bytes, sizeof(bytes), &len, &more, t) > 0
                 ? mf_wire_decode(bytes, len, &header, &mail->version)
                 : -EBADMSG;
     if (r == 0 && more)
-        r = recv_body(router, mail);
+        r = recv_body(router, mail, t);
     else
-        drop_rest(router, more);
+        drop_rest(router, more, t);
     mail->type = header.type;
     mail->sequence = header.sequence;
     return r == 0 && !more ? -EBADMSG : r;
 }
 
 /* Returns 1 and a message (mail->error is set if the message is invalid), or 0 if no message is waiting. */
-static int recv_mail(void *router, struct mf_mail *mail)
+static int recv_mail(struct mf_mailroom *m, struct mf_mail *mail)
 {
     size_t len = 0;
     bool more = false;
-    int r = recv_small(router, mail->peer.id, sizeof(mail->peer.id), &len, &more);
+    struct tally t = {.fd = -1};
+    int r = recv_small(m->router, mail->peer.id, sizeof(mail->peer.id), &len, &more, &t);
     if (r <= 0)
         return r;
+    t = (struct tally){.fd = -1}; /* the ROUTER has added the routing id */
     mail->peer.len = (uint8_t)len;
-    mail->error = recv_rest(router, more, mail);
+    mail->error = recv_rest(m->router, more, mail, &t);
+    mail->peer.connection = mf_front_connection(m->front, t.fd);
+    mf_front_credit(m->front, mail->peer.connection, t.bytes, t.frames);
     return 1;
 }
 
@@ -165,7 +194,7 @@ static int receive_messages(struct mf_mailroom *m)
 {
     int r = 1;
     for (int n = 0; r > 0 && n < RECEIVE_MAX && has_room(m); n++) {
-        r = recv_mail(m->router, m->spare);
+        r = recv_mail(m, m->spare);
         if (r > 0)
             r = forward_spare(m);
     }
@@ -183,6 +212,8 @@ static void send_posts(struct mf_mailroom *m, const struct mf_parcel *p)
         /* With ROUTER_MANDATORY, sending the first frame fails if the peer is gone or its queue is full. */
         if (zmq_send(m->router, post->to.id, post->to.len, ZMQ_DONTWAIT | ZMQ_SNDMORE) < 0)
             continue;
+        if (post->type == MF_MESSAGE_WELCOME)
+            mf_front_trust(m->front, post->to.connection);
         (void)zmq_send(m->router, header, sizeof(header), ZMQ_DONTWAIT | ZMQ_SNDMORE);
         (void)zmq_send(m->router, p->bodies.data + post->at, post->len, ZMQ_DONTWAIT);
     }
@@ -267,13 +298,14 @@ static int open_end(void *zmq, bool first, void **ret)
     return 0;
 }
 
-int mf_mailroom_new(void *zmq, void *router, struct mf_mailroom **ret)
+int mf_mailroom_new(void *zmq, void *router, struct mf_front *front, struct mf_mailroom **ret)
 {
     _cleanup_(mf_mailroom_freep) struct mf_mailroom *m = calloc(1, sizeof(*m));
     if (!m) {
         (void)zmq_close(router);
         return -ENOMEM;
     }
+    m->front = front;
     m->router = router;
     int r = open_end(zmq, true, &m->mailroom_end);
     if (r == 0)

@@ -2,8 +2,8 @@
  * JSON while the writer thread works, and sends what the writer has posted. It handles headers and routing
  * ids and does not interpret messages.
  *
- *   workers ─► ROUTER ─► mailroom ── struct mf_mail (pointer) ──────► hub, on the writer thread
- *   workers ◄─ ROUTER ◄─ mailroom ◄─ struct mf_parcel (pointer) ◄─ per iteration: posts to send, mail to free
+ *   front ───► ROUTER ─► mailroom ── struct mf_mail (pointer) ──────► hub, on the writer thread
+ *   front ◄─── ROUTER ◄─ mailroom ◄─ struct mf_parcel (pointer) ◄─ per iteration: posts to send, mail to free
  *
  * The number and the memory of messages held by the writer are limited. Beyond these limits, messages wait in
  * the ROUTER socket. */
@@ -14,6 +14,7 @@
 
 #include "common/base/buf.h"
 #include "common/base/cleanup.h"
+#include "server/link/front.h"
 #include "server/link/mail.h"
 
 struct mf_mailroom;
@@ -32,8 +33,9 @@ struct mf_parcel {
     bool stop;            /* ends the thread after this parcel */
 };
 
-/* Starts the thread. router: bound socket; the mailroom takes ownership, also on failure. */
-int mf_mailroom_new(void *zmq, void *router, struct mf_mailroom **ret);
+/* Starts the thread. router: bound socket; the mailroom takes ownership, also on failure. front: gets a
+ * credit for each received message, and must outlive the mailroom. */
+int mf_mailroom_new(void *zmq, void *router, struct mf_front *front, struct mf_mailroom **ret);
 /* Sends all parcels that mf_mailroom_give has accepted, then ends the thread and closes all sockets. */
 struct mf_mailroom *mf_mailroom_free(struct mf_mailroom *m);
 MF_DEFINE_CLEANUP(struct mf_mailroom *, mf_mailroom_free);

@@ -64,6 +64,19 @@ static void reply(const struct post_office *o, const struct mf_mail *mail, const
     ck_assert_int_eq(mf_hub_post(o->hub, &mail->peer, MF_MESSAGE_ACK, body), 0);
 }
 
+/* Welcomes the peer, so that the front lets it send long messages. */
+static void welcome(const struct post_office *o)
+{
+    uint8_t frame[64];
+    send_message(o, MF_MESSAGE_HELLO, 0, "{}", 2);
+    const struct mf_mail *mail = next_mail(o, WAIT_MS);
+    ck_assert_ptr_nonnull(mail);
+    ck_assert_int_eq(mf_hub_post(o->hub, &mail->peer, MF_MESSAGE_WELCOME, "{}"), 0);
+    mf_hub_flush(o->hub);
+    ck_assert_int_eq(zmq_recv(o->dealer, frame, sizeof(frame), 0), MF_WIRE_HEADER_SIZE);
+    ck_assert_int_eq(zmq_recv(o->dealer, frame, sizeof(frame), 0), 2);
+}
+
 /* Asserts that the next message from the hub has this body. */
 static void expect_reply(const struct post_office *o, const char *body)
 {
@@ -184,8 +197,8 @@ static const struct {
     const char *fill; /* two bytes that are repeated between "[ " and "]" */
 } floods[] = {
     {PENDING_MAX + 300, 4, PENDING_MAX, "  "},
-    {80, MIB, 64, "  "},
-    {8, MIB, 2, "1,"},
+    {80, MIB, 48, "  "},
+    {16, MIB / 4, 6, "1,"}, /* the last one may exceed the limit of 48 MiB */
 };
 
 static char *make_body(size_t len, const char *fill)
@@ -203,6 +216,7 @@ MF_TEST(held_messages_are_limited, .rows = MF_ARRAY_LEN(floods))
 {
     const size_t n = floods[_i].n, len = floods[_i].len;
     struct post_office o = open_office();
+    welcome(&o);
     char *body = make_body(len, floods[_i].fill);
     for (size_t i = 0; i < n; i++)
         send_message(&o, MF_MESSAGE_BEAT, i, body, len);
@@ -222,6 +236,22 @@ MF_TEST(held_messages_are_limited, .rows = MF_ARRAY_LEN(floods))
         ck_assert_uint_le(n_received - before, floods[_i].max_held);
         mf_hub_flush(o.hub);
     }
+    free(body);
+    close_office(&o);
+}
+
+/* A body whose values take too much memory is not parsed. */
+MF_TEST(too_many_values)
+{
+    struct post_office o = open_office();
+    welcome(&o);
+    char *body = make_body(MIB, "1,");
+    send_message(&o, MF_MESSAGE_BEAT, 7, body, MIB);
+    const struct mf_mail *mail = next_mail(&o, WAIT_MS);
+    ck_assert_ptr_nonnull(mail);
+    ck_assert_int_eq(mail->error, -E2BIG);
+    ck_assert_ptr_null(mail->json);
+    ck_assert_uint_eq(mail->body_len, MIB);
     free(body);
     close_office(&o);
 }
