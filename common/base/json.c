@@ -71,6 +71,23 @@ cJSON *mf_json_parse(const char *text, size_t len, size_t max)
     return MF_TAKE(json);
 }
 
+size_t mf_json_count(const char *text, size_t len)
+{
+    bool in_string = false;
+    size_t n = 1;
+
+    for (size_t i = 0; i < len; i++) {
+        char c = text[i];
+        if (c == '"')
+            in_string = !in_string;
+        else if (in_string && c == '\\')
+            i++;
+        else if (!in_string && (c == ',' || c == '[' || c == '{'))
+            n++;
+    }
+    return n;
+}
+
 size_t mf_json_error_line(const char *text, size_t len)
 {
     size_t line = 1, clean = valid_prefix((const unsigned char *)text, len);

@@ -14,6 +14,10 @@ MF_DEFINE_CLEANUP(cJSON *, cJSON_Delete);
  * without \u0000, which would terminate a C string early. Nesting is limited to cJSON's 1000 levels. Returns
  * NULL with errno EBADMSG for invalid text, ENOMEM if memory runs out. */
 cJSON *mf_json_parse(const char *text, size_t len, size_t max);
+/* Returns an upper bound of the number of values in the text, without parsing it. Nested values, and the
+ * values of an object's members, count too. Check it before mf_json_parse() on a text from a peer: a parsed
+ * value takes about a hundred bytes and far longer than this count. */
+size_t mf_json_count(const char *text, size_t len);
 /* Returns the number of the line, from 1, at which mf_json_parse() stopped reading an invalid text. */
 size_t mf_json_error_line(const char *text, size_t len);
 /* Each function reads member `key` of an object. -ENOENT: the member is absent or null. -EINVAL: the member

@@ -23,6 +23,9 @@ int mf_json_value_text(const cJSON *value, char *buf, size_t cap)
     return 0;
 }
 
+/* Objects with more members are refused as a whole; up to here, each unknown member is named. */
+#define MEMBERS_MAX 64
+
 struct reading {
     mf_shape_problem report;
     void *context;
@@ -106,6 +109,13 @@ int mf_shape_from_json(const cJSON *item, struct mf_shape *ret, mf_shape_problem
     *ret = (struct mf_shape){0};
     if (!cJSON_IsObject(item))
         return report(context, "", "type", "expected an object with the twelve columns");
+    int n = cJSON_GetArraySize(item);
+    if (n > MEMBERS_MAX) {
+        char why_many[96];
+        mf_format(why_many, sizeof(why_many), "%d members; a shape has at most %d", n,
+                  MF_SHAPE_N_COLUMNS + 1);
+        return report(context, "", "too_many", why_many);
+    }
     cJSON_ArrayForEach (member, item)
         if ((e = read_member(&reading, member, ret)) < 0)
             return e;

@@ -109,16 +109,29 @@ void mf_table_key(const struct mf_table_row *row, char buf[MF_TABLE_KEY_MAX])
     mf_format(buf, MF_TABLE_KEY_MAX, "%s,%d,%s", row->class.gfx, row->class.cu_num, shape);
 }
 
+/* Returns the slot of the first row with this key and tag, or a free slot if there is no such row. */
+static size_t find_slot(const struct mf_table *t, const struct mf_table_row *key)
+{
+    size_t slot = key_hash(&key->class, &key->shape) & (t->n_slots - 1);
+    for (; t->slots[slot]; slot = (slot + 1) & (t->n_slots - 1)) {
+        const struct mf_table_row *row = &t->rows[t->slots[slot] - 1];
+        if (mf_table_key_equal(row, key) && same_tag(row, key))
+            break;
+    }
+    return slot;
+}
+
+/* Keeps the first of several rows with the same key and tag. Otherwise each of them would be compared with
+ * all earlier ones. */
 static void insert_slot(struct mf_table *t, size_t i)
 {
-    size_t slot = key_hash(&t->rows[i].class, &t->rows[i].shape) & (t->n_slots - 1);
-    while (t->slots[slot])
-        slot = (slot + 1) & (t->n_slots - 1);
-    t->slots[slot] = (uint32_t)i + 1;
+    size_t slot = find_slot(t, &t->rows[i]);
+    if (!t->slots[slot])
+        t->slots[slot] = (uint32_t)i + 1;
 }
 
 /* Makes room in the hash table for one more row, and keeps the table at most half full. Rows are inserted in
- * order. Linear probing without removal finds the first row of a key before later rows of that key. */
+ * order. */
 static int grow_slots(struct mf_table *t)
 {
     if (t->n_rows >= UINT32_MAX / 4)
@@ -141,13 +154,8 @@ static const struct mf_table_row *find_key_and_tag(const struct mf_table *t, con
 {
     if (t->n_slots == 0)
         return NULL;
-    size_t slot = key_hash(&key->class, &key->shape) & (t->n_slots - 1);
-    for (; t->slots[slot]; slot = (slot + 1) & (t->n_slots - 1)) {
-        const struct mf_table_row *row = &t->rows[t->slots[slot] - 1];
-        if (mf_table_key_equal(row, key) && same_tag(row, key))
-            return row;
-    }
-    return NULL;
+    size_t slot = find_slot(t, key);
+    return t->slots[slot] ? &t->rows[t->slots[slot] - 1] : NULL;
 }
 
 const struct mf_table_row *mf_table_find(const struct mf_table *t, const struct mf_device_class *class,

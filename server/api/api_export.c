@@ -144,7 +144,10 @@ int mf_api_merge(void *reader, struct mf_request *r)
     _cleanup_(cJSON_Deletep) cJSON *left_out = NULL, *o = cJSON_CreateObject();
     enum mf_consumer consumer;
     char why[MF_REASON_MAX] = "";
-    int e = mf_table_read("body", r->body.data, r->body.len, &old, why);
+    int e = mf_request_check_lines(r, "body", r->body.data, r->body.len, MF_REQUEST_LINES_MAX);
+    if (e < 0)
+        return e;
+    e = mf_table_read("body", r->body.data, r->body.len, &old, why);
     if (e == -EBADMSG || e == -EFBIG)
         return mf_refuse_at(&r->response, 422, "body", "csv", "%s", why);
     if (e < 0)

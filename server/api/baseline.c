@@ -9,16 +9,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-int mf_baseline_read(struct mf_submission_work *w, const char *text, struct mf_response *p)
+int mf_baseline_read(struct mf_submission_work *w, const char *text, struct mf_request *r)
 {
     char why[MF_REASON_MAX] = "";
+    struct mf_response *p = &r->response;
     if (w->baseline)
         return mf_refuse_at(p, 400, "baseline", "conflict", "baseline: given twice; give it once");
-    int r = mf_table_read("baseline", text, strlen(text), &w->baseline, why);
-    if (r == -EBADMSG || r == -EFBIG)
+    int e = mf_request_check_lines(r, "baseline", text, strlen(text), MF_REQUEST_LINES_MAX);
+    if (e < 0)
+        return e;
+    e = mf_table_read("baseline", text, strlen(text), &w->baseline, why);
+    if (e == -EBADMSG || e == -EFBIG)
         return mf_refuse_at(p, 422, "baseline", "csv", "baseline: %s", why);
-    if (r < 0)
-        return mf_refuse_errno(p, r, "read the baseline");
+    if (e < 0)
+        return mf_refuse_errno(p, e, "read the baseline");
     if (w->baseline->op != MF_TABLE_FMOE || !w->baseline->tuned)
         return mf_refuse_at(p, 422, "baseline", "operator",
                             "baseline: expected a tuned_fmoe.csv, exported with consumer=moefarm");

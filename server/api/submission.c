@@ -172,6 +172,14 @@ static int read_csv(struct mf_submission_work *w, const char *text, size_t len, 
     return r < 0 ? mf_refuse_errno(p, r, "read the table") : 0;
 }
 
+/* Reads the table in a field of the request. */
+static int check_csv(struct mf_submission_work *w, const char *at, const char *text, size_t len,
+                     struct mf_request *r)
+{
+    int e = mf_request_check_lines(r, at, text, len, MF_SUBMISSION_ROWS_MAX);
+    return e < 0 ? e : read_csv(w, text, len, &r->response);
+}
+
 /* Context of add_shape_problem. */
 struct shape_problems {
     struct mf_submission_work *w;
@@ -188,8 +196,11 @@ static int add_shape_problem(void *context, const char *column, const char *code
 
 static int read_shapes(struct mf_submission_work *w, const cJSON *shapes, struct mf_response *p)
 {
-    _cleanup_(mf_freep) struct origin *origins =
-        calloc((size_t)cJSON_GetArraySize(shapes) + 1, sizeof(*origins));
+    int n = cJSON_GetArraySize(shapes);
+    if (n > MF_SUBMISSION_ROWS_MAX)
+        return mf_refuse_at(p, 413, "shapes", "too_many", "shapes: %d entries; the limit is %d: split it", n,
+                            MF_SUBMISSION_ROWS_MAX);
+    _cleanup_(mf_freep) struct origin *origins = calloc((size_t)n + 1, sizeof(*origins));
     const cJSON *item;
     int index = 0, r = origins ? 0 : -ENOMEM;
 
@@ -346,7 +357,7 @@ static int read_json(struct mf_submission_work *w, struct mf_request *r)
         else if (strcmp(member->string, "options") == 0)
             e = read_options(w, member, p);
         else if (strcmp(member->string, "baseline") == 0)
-            e = mf_baseline_read(w, member->valuestring, p);
+            e = mf_baseline_read(w, member->valuestring, r);
         else if (strcmp(member->string, "shapes") == 0)
             shapes = member;
         else
@@ -357,7 +368,8 @@ static int read_json(struct mf_submission_work *w, struct mf_request *r)
     if (!shapes == !csv)
         return mf_refuse_at(p, 400, "shapes", shapes ? "conflict" : "missing",
                             "expected either shapes or csv%s", shapes ? ", not both" : "");
-    return shapes ? read_shapes(w, shapes, p) : read_csv(w, csv->valuestring, strlen(csv->valuestring), p);
+    return shapes ? read_shapes(w, shapes, p)
+                  : check_csv(w, "csv", csv->valuestring, strlen(csv->valuestring), r);
 }
 
 /* Hashes content type, query and body. The order of query parameters does not matter. */
@@ -474,7 +486,7 @@ int mf_api_submit_read(void *reader, struct mf_request *r)
                             r->query[0].name);
     int e = read_query(w, r);
     if (e == 0)
-        e = json ? read_json(w, r) : read_csv(w, r->body.data, r->body.len, &r->response);
+        e = json ? read_json(w, r) : check_csv(w, "body", r->body.data, r->body.len, r);
     if (e == 0)
         e = check_rows(w, r);
     if (e == 0)

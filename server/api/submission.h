@@ -10,6 +10,8 @@
 
 /* Maximum valid rows of a batch. */
 #define MF_SUBMISSION_SHAPES_MAX 20000
+/* Maximum rows of a submission, including duplicates and invalid rows. */
+#define MF_SUBMISSION_ROWS_MAX 40000
 /* Maximum errors listed in the response; further errors are only counted. */
 #define MF_SUBMISSION_ERRORS_MAX 1000
 
@@ -33,7 +35,7 @@ void mf_submission_work_free(void *work);
 int mf_submission_error(struct mf_submission_work *w, const char *at, const char *code, const char *message);
 
 /* ---- baseline.c ---- */
-/* Parses text and keeps the table. On an error, p has the response. */
-int mf_baseline_read(struct mf_submission_work *w, const char *text, struct mf_response *p);
+/* Parses text and keeps the table. On an error, r has the response. */
+int mf_baseline_read(struct mf_submission_work *w, const char *text, struct mf_request *r);
 /* Selects the baseline rows of the submitted shapes. Call it after parsing shapes and options. */
 int mf_baseline_check(struct mf_submission_work *w, struct mf_response *p);

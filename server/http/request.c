@@ -69,6 +69,11 @@ bool mf_request_etag_matches(const struct mf_request *r, const char *etag)
 
 int mf_request_object(struct mf_request *r, cJSON **ret)
 {
+    size_t n = mf_json_count(r->body.data, r->body.len);
+    if (n > MF_REQUEST_VALUES_MAX)
+        return mf_refuse_at(&r->response, 413, "body", "too_many",
+                            "the body has %zu JSON values; the limit is %d: split it", n,
+                            MF_REQUEST_VALUES_MAX);
     _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(r->body.data, r->body.len, MF_REQUEST_BODY_MAX);
     if (!json && errno == ENOMEM)
         return mf_refuse_errno(&r->response, -ENOMEM, "read the body");
@@ -83,4 +88,15 @@ int mf_request_object(struct mf_request *r, cJSON **ret)
                             "the body is JSON, but not an object: expected {…}");
     *ret = MF_TAKE(json);
     return 0;
+}
+
+int mf_request_check_lines(struct mf_request *r, const char *at, const char *text, size_t len, size_t max)
+{
+    size_t n = 0;
+    /* The end of a line is \n, \r\n or \r */
+    for (size_t i = 0; i < len && n <= max; i++)
+        n += text[i] == '\n' || (text[i] == '\r' && (i + 1 == len || text[i + 1] != '\n'));
+    return n <= max ? 0
+                    : mf_refuse_at(&r->response, 413, at, "too_many",
+                                   "%s: the table has more than %zu lines, the limit: split it", at, max);
 }

@@ -20,6 +20,10 @@ struct mf_route;
 #define MF_REQUEST_QUERY_MAX 16
 #define MF_PATH_NAME_MAX     64
 #define MF_REQUEST_BODY_MAX  (16u << 20)
+/* Limits of what a body may hold, checked before it is parsed: a body of 16 MiB may consist of millions of
+ * empty values, which take minutes and gigabytes. */
+#define MF_REQUEST_VALUES_MAX 640000 /* JSON values */
+#define MF_REQUEST_LINES_MAX  100000 /* lines of a tuned table */
 
 struct mf_query_item {
     char *name, *value; /* percent-decoded */
@@ -58,5 +62,8 @@ bool mf_request_flag(const struct mf_request *r, const char *name);
 /* Returns true if If-None-Match contains the tag, which means that the client has this version. */
 bool mf_request_etag_matches(const struct mf_request *r, const char *etag);
 /* Parses the request's body as a JSON object, which the caller owns. Responds with an error and returns
- * -EINVAL if the body is not a JSON object or memory runs out. */
+ * -EINVAL if the body has too many values, is not a JSON object, or memory runs out. */
 int mf_request_object(struct mf_request *r, cJSON **ret);
+/* Checks that a table, before it is parsed, has at most max lines. at: field with the table. Responds with
+ * 413 and returns -EINVAL if it has more. */
+int mf_request_check_lines(struct mf_request *r, const char *at, const char *text, size_t len, size_t max);

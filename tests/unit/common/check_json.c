@@ -77,6 +77,22 @@ MF_TEST(line_of_syntax_error, .rows = MF_ARRAY_LEN(broken))
     ck_assert_uint_eq(mf_json_error_line(broken[_i].text, strlen(broken[_i].text)), broken[_i].line);
 }
 
+/* Upper bounds of the number of values. */
+static const struct {
+    const char *text;
+    size_t n;
+} counted[] = {
+    {"1", 1},          {"[]", 2},
+    {"[1,2,3]", 4},    {"{\"a\":1,\"b\":[{}]}", 5},
+    {"\"[,,{\"", 1},   {"[\"a\\\",,\",\"\\\\\",1]", 4},
+    {"[\"open,,,", 2}, {"", 1},
+};
+
+MF_TEST(counts_values, .rows = MF_ARRAY_LEN(counted))
+{
+    ck_assert_uint_eq(mf_json_count(counted[_i].text, strlen(counted[_i].text)), counted[_i].n);
+}
+
 MF_TEST(rejects_nul_bytes)
 {
     ck_assert_ptr_null(parse_copy("\"a\0b\"", 5, 1000));

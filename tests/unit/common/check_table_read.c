@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 /* Every shipped table is read without losing a row. Its only problems are those in the two lists below. */
 MF_TEST(test_shipped, .rows = MF_ARRAY_LEN(shipped))
@@ -441,6 +442,37 @@ MF_TEST(test_problem_limit)
 
 /* If a reason quotes invalid text, the control characters in the text are replaced and the length of the
  * reason is limited. */
+/* Reads n equal rows. Returns the processor time in seconds. */
+static double time_of_equal_rows(int n)
+{
+    static const char row[] = "4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,"
+                              "torch.bfloat16,QuantType.No,1,0\n";
+    _cleanup_(mf_table_freep) struct mf_table *t = NULL;
+    _cleanup_(mf_buf_release) struct mf_buf text;
+    char why[MF_REASON_MAX] = "";
+    struct timespec begin, end;
+    mf_buf_init(&text, 32u << 20);
+    (void)mf_buf_adds(&text, SHAPE_COLUMNS "\n");
+    for (int i = 0; i < n; i++)
+        (void)mf_buf_adds(&text, row);
+    ck_assert_int_eq(mf_buf_error(&text), 0);
+    ck_assert_int_eq(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &begin), 0);
+    ck_assert_int_eq(mf_table_read_part("t", text.data, text.len, MF_TABLE_SHAPES, &t, why), 0);
+    ck_assert_int_eq(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end), 0);
+    ck_assert_uint_eq(t->n_rows, (size_t)n);
+    ck_assert_uint_eq(t->n_of[MF_PROBLEM_DUPLICATE][MF_WARNING], (size_t)n - 1);
+    ck_assert_int_eq(t->problems[n < 9999 ? n - 2 : 9998].line, n < 9999 ? n + 1 : 10001);
+    ck_assert_ptr_nonnull(strstr(t->problems[0].reason, "same key as line 2"));
+    return (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) * 1e-9;
+}
+
+/* The time to read equal rows grows in proportion to their number. */
+MF_TEST(test_many_equal_rows)
+{
+    double few = time_of_equal_rows(5000), many = time_of_equal_rows(80000);
+    ck_assert_msg(many < 64 * few, "5,000 rows take %g s, 80,000 rows %g s", few, many);
+}
+
 MF_TEST(test_reason_is_sanitised)
 {
     struct mf_buf text;

@@ -322,6 +322,58 @@ MF_TEST(test_too_many_shapes)
     http_harness_stop(h);
 }
 
+#define MERGE_HEADER TUNED_COLUMNS "\n"
+
+/* Bodies with many small parts, which take long to parse: `n` pieces between head and tail. */
+static const struct {
+    const char *path, *type, *head, *piece, *tail;
+    int n, status;
+    const char *text;
+} many_parts[] = {
+    {"batches", "application/json", "{\"shapes\":[", "{},", "{}]}", 40000, 413,
+     "shapes: 40001 entries; the limit is 40000: split it"},
+    {"batches", "application/json", "{\"shapes\":[", "{},", "{}]}", 39999, 422, "no valid shape"},
+    {"batches", "application/json", "{\"shapes\":[", "1,", "1]}", 700000, 413,
+     "the body has 700003 JSON values; the limit is 640000: split it"},
+    {"batches", "application/json", "{\"shapes\":[{", "\"a\":1,", "\"a\":1}]}", 100000, 422,
+     "100001 members; a shape has at most 13"},
+    {"batches", "application/json", "{\"options\":{\"classes\":[", "\"\",", "\"\"]}}", 1000000, 413,
+     "the limit is 640000"},
+    {"batches", "application/json", "{\"csv\":\"token", "\\n", "\"}", 40001, 413,
+     "csv: the table has more than 40000 lines, the limit: split it"},
+    {"batches", "application/json", "{\"baseline\":\"token", "\\n", "\"}", 100001, 413,
+     "baseline: the table has more than 100000 lines, the limit: split it"},
+    {"batches", "text/csv", HEADER, ",\n", "", 4000000, 413,
+     "body: the table has more than 40000 lines, the limit: split it"},
+    {"batches", "text/csv", HEADER, "\r", "", 4000000, 413, "lines, the limit"},
+    {"batches", "text/csv", HEADER, "4" TAIL "\n", "", 39999, 201, "\"shapes\":1,"},
+    {"misses", "application/json", "{\"source\":\"s\",\"class\":\"gfx942/304\",\"misses\":[", "{},", "{}]}",
+     700000, 413, "the limit is 640000"},
+    {"export/merge", "text/csv", MERGE_HEADER, ",\n", "", 4000000, 413,
+     "body: the table has more than 100000 lines, the limit: split it"},
+};
+
+MF_TEST(test_many_parts, .rows = MF_ARRAY_LEN(many_parts))
+{
+    struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
+    char path[64], headers[64];
+    struct mf_buf b;
+    mf_buf_init(&b, 16 << 20);
+    mf_buf_adds(&b, many_parts[_i].head);
+    for (int i = 0; i < many_parts[_i].n; i++)
+        mf_buf_adds(&b, many_parts[_i].piece);
+    mf_buf_adds(&b, many_parts[_i].tail);
+    ck_assert_int_eq(mf_buf_error(&b), 0);
+    (void)snprintf(path, sizeof(path), "/api/v1/%s", many_parts[_i].path);
+    (void)snprintf(headers, sizeof(headers), "Content-Type: %s\r\n", many_parts[_i].type);
+    struct http_reply r = http_call(http_harness_port(h), "POST", path, headers, b.data, b.len);
+    ck_assert_msg(r.status == many_parts[_i].status, "%d: %.300s", r.status, r.body);
+    ck_assert_msg(strstr(r.body, many_parts[_i].text) != NULL, "%.500s", r.body);
+    http_reply_free(&r);
+    mf_buf_release(&b);
+    http_harness_stop(h);
+}
+
 /* If many rows are bad, only the first are listed. The last entry contains the number of unlisted rows. */
 static const struct {
     int bad, good, status;
