@@ -30,6 +30,7 @@
 #include "worker/runner/list_devices.h"
 #include "worker/runner/runner.h"
 #include "worker/sandbox/sandbox.h"
+#include "worker/sandbox/supervisor.h"
 
 #define SIM_WORKERS_MAX  256
 #define ARGUMENTS_MAX    (2 * MF_RUNNER_FOREIGN_MAX + 2 * MF_RUNNER_FAMILY_SO_MAX + 20)
@@ -41,10 +42,11 @@ struct settings {
     const char *foreign[MF_RUNNER_FOREIGN_MAX];
     const char *family_so[MF_RUNNER_FAMILY_SO_MAX], *last_family_so, *asm_folder;
     int n_foreign, n_family_so;
-    int64_t sim_workers, keep_mib, memory_mib, parent;
+    int64_t sim_workers, keep_mib, memory_mib;
     struct mf_compile_only compile;
     const char *scratch; /* scratch folder of the runner; set only with --runner-child */
-    bool list_devices, compile_only, runner_child, no_sandbox;
+    bool list_devices, compile_only, runner_child, no_sandbox, no_pid_namespace, pid_namespace;
+    enum mf_isolation isolation; /* of the runners */
 };
 
 /* One agent and the strings that its options point to. */
@@ -52,8 +54,7 @@ struct instance {
     struct mf_agent *agent;
     struct mf_link_keys keys;
     char scratch[PATH_MAX]; /* scratch folder of this instance's runners */
-    char name[MF_WORKER_NAME_MAX], device[PATH_MAX], identity[MF_DEVICE_TEXT_MAX], keep[32], memory[32],
-        parent[32];
+    char name[MF_WORKER_NAME_MAX], device[PATH_MAX], identity[MF_DEVICE_TEXT_MAX], keep[32], memory[32];
     const char *argv[ARGUMENTS_MAX];
 };
 
@@ -111,6 +112,8 @@ static int parse(struct settings *s, int argc, char **argv)
          "address space limit of a runner, in MiB; 0: no limit", 0, 1 << 30},
         {"no-sandbox", MF_OPT_BOOL, &s->no_sandbox, NULL,
          "run runners without a sandbox, for drivers that fail under the limits of SECURITY.md", 0, 0},
+        {"no-pid-namespace", MF_OPT_BOOL, &s->no_pid_namespace, NULL,
+         "run runners without a PID namespace of their own, for drivers that fail in one", 0, 0},
         {"list-devices", MF_OPT_BOOL, &s->list_devices, NULL,
          "list the devices of this machine, with a reason for each unusable device, and exit", 0, 0},
         {"compile-only", MF_OPT_BOOL, &s->compile_only, NULL,
@@ -123,8 +126,8 @@ static int parse(struct settings *s, int argc, char **argv)
         {"log-level", MF_OPT_TEXT, &s->log_level, "LEVEL", "log level: error, warning, info or debug", 0, 0},
         {"runner-child", MF_OPT_BOOL, &s->runner_child, NULL, "internal: run as a runner of a worker", 0, 0},
         {"scratch", MF_OPT_TEXT, &s->scratch, "DIR", "internal: scratch folder of the runner", 0, 0},
-        {"parent", MF_OPT_INT, &s->parent, "PID",
-         "internal: pid of the worker that started the runner", 0, INT32_MAX},
+        {"pid-namespace", MF_OPT_BOOL, &s->pid_namespace, NULL,
+         "internal: the runner is in a PID namespace of its own", 0, 0},
     };
     /* clang-format on */
     int rest = argc;
@@ -153,7 +156,7 @@ static int run_child(const struct settings *s)
                                   .memory_bytes = (uint64_t)s->memory_mib << 20,
                                   .scratch = s->scratch,
                                   .no_sandbox = s->no_sandbox,
-                                  .parent = s->parent};
+                                  .pid_namespace = s->pid_namespace};
     memcpy(o.foreign, s->foreign, sizeof(o.foreign));
     memcpy(o.family_so, s->family_so, sizeof(o.family_so));
     return mf_runner_main(&o);
@@ -165,10 +168,8 @@ static void make_argv(const struct settings *s, struct instance *instance)
     int n = 0;
     mf_format(instance->keep, sizeof(instance->keep), "--keep=%lld", (long long)s->keep_mib);
     mf_format(instance->memory, sizeof(instance->memory), "--memory=%lld", (long long)s->memory_mib);
-    mf_format(instance->parent, sizeof(instance->parent), "--parent=%ld", (long)getpid());
     instance->argv[n++] = "/proc/self/exe";
     instance->argv[n++] = "--runner-child";
-    instance->argv[n++] = instance->parent;
     instance->argv[n++] = instance->keep;
     instance->argv[n++] = instance->memory;
     instance->argv[n++] = "--device";
@@ -191,6 +192,8 @@ static void make_argv(const struct settings *s, struct instance *instance)
     }
     if (s->no_sandbox)
         instance->argv[n++] = "--no-sandbox";
+    if (s->isolation != MF_ISOLATION_NONE)
+        instance->argv[n++] = "--pid-namespace";
     if (instance->scratch[0]) {
         instance->argv[n++] = "--scratch";
         instance->argv[n++] = instance->scratch;
@@ -317,6 +320,7 @@ static int start_agents(const struct settings *s, void *zmq, struct instance *in
             .spool_folder = s->spool,
             .lock_folder = s->lock_folder,
             .runner_argv = instances[i].argv,
+            .isolation = s->isolation,
             .keep_bytes = (uint64_t)s->keep_mib << 20,
             .reserve = s->sim_workers <= RESERVE_MAX,
         };
@@ -388,8 +392,25 @@ static int loop(struct instance *instances, int n, int signals, struct mf_notify
     }
 }
 
-static int run_worker(const struct settings *s)
+/* Chooses how runners are kept apart from other processes. This forks, so call it before threads start. */
+static void choose_isolation(struct settings *s)
 {
+    char why[128] = "--no-pid-namespace";
+    s->isolation = MF_ISOLATION_NONE;
+    if (s->no_sandbox)
+        return;
+    if (!s->no_pid_namespace)
+        s->isolation = mf_isolation_probe(why, sizeof(why));
+    if (s->isolation == MF_ISOLATION_NONE)
+        log_warn("runners have no PID namespace: %s; seccomp refuses calls that name other processes", why);
+    else
+        log_info("each runner has a PID namespace%s",
+                 s->isolation == MF_ISOLATION_USER_PID ? " and a user namespace" : "");
+}
+
+static int run_worker(struct settings *s)
+{
+    choose_isolation(s);
     _cleanup_(mf_closep) int signals = block_signals();
     _cleanup_(mf_notify_release) struct mf_notify notify;
     int r = mf_notify_init(&notify);
@@ -480,10 +501,11 @@ int main(int argc, char **argv)
     if (s.runner_child)
         return run_child(&s);
     if (s.list_devices) {
+        choose_isolation(&s);
         /* the instance has no scratch folder, because listing devices writes no files */
         struct instance instance = {.device = ""};
         make_argv(&s, &instance);
-        return mf_list_devices(instance.argv, instance.device, sizeof(instance.device));
+        return mf_list_devices(instance.argv, s.isolation, instance.device, sizeof(instance.device));
     }
     if (s.compile_only) {
         s.compile.families = s.families;

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -132,6 +133,14 @@ int mf_code_path(const struct mf_compiler *compiler, const struct mf_code *c, ch
                      (unsigned long long)hash_code(compiler, c, ~MF_HASH_SEED));
     int r = n < PATH_MAX ? make_folders(path) : -ENAMETOOLONG;
     return r == 0 && is_public ? check_owner(folder) : r;
+}
+
+void mf_code_part_path(const char *path, char part[PATH_MAX])
+{
+    uint64_t bits = 0;
+    if (getrandom(&bits, sizeof(bits), 0) != (ssize_t)sizeof(bits))
+        bits = mf_now_ns() ^ (uint64_t)getpid() << 40;
+    mf_format(part, PATH_MAX, "%s.%016llx", path, (unsigned long long)bits);
 }
 
 bool mf_code_fallback_path(const char *path, char fallback[PATH_MAX])

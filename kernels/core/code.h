@@ -52,6 +52,9 @@ int mf_code_check_writable(const char *folder);
  * $MOEFARM_CODE_SPARE, a private directory of the user. Returns false if there is no such directory. With
  * this directory, a full cache slows a worker down but makes no step fail. */
 bool mf_code_fallback_path(const char *path, char fallback[PATH_MAX]);
+/* Returns a new path in the same folder, for a file that is renamed to `path` when it is complete. The name
+ * is random, because processes in different PID namespaces may have the same pid. */
+void mf_code_part_path(const char *path, char part[PATH_MAX]);
 
 /* Compiles the code objects that the cache lacks, at most `processes` at once. Returns the number of the n
  * code objects that exist afterwards. A compiler that runs longer than a minute is killed. For a code object

@@ -253,7 +253,7 @@ MF_TEST(runs_a_pipeline_in_the_sandbox)
     ck_assert_int_eq(mf_sandbox_scratch(scratch), 0);
     run_pipeline((const char *const[]){RUNNER, "--no-sandbox", NULL}, "none");
     run_pipeline((const char *const[]){RUNNER, "--scratch", scratch, NULL},
-                 has_landlock() ? "landlock" : "no landlock");
+                 has_landlock() ? "no pid namespace, landlock" : "no pid namespace, no landlock");
 }
 
 /* Returns the number of code objects that family one_stage needs for a shape. */

@@ -1,7 +1,10 @@
 /* Tests foreign runners. examples/python_runner.py offers a step, which the farm verifies and times, and
  * which wins a row. Other runners in this file misbehave. */
+#include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "common/base/cleanup.h"
@@ -23,12 +26,18 @@ static void stop_farm(void)
 
 /* Starts a farm with one CPU worker. The given families must not offer GEMMs, so that only the foreign runner
  * offers them. */
+static void start_worker(const char *command, const char *families, const char *option)
+{
+    const char *const args[] = {"--device", "cpu:0", "--families", families,
+                                "--runner", command, option,       NULL};
+    farm_start_worker(&farm, 0, args);
+    farm_wait_workers(&farm, 1);
+}
+
 static void start_farm(const char *command, const char *families)
 {
     farm_start(&farm, 1000);
-    const char *const args[] = {"--device", "cpu:0", "--families", families, "--runner", command, NULL};
-    farm_start_worker(&farm, 0, args);
-    farm_wait_workers(&farm, 1);
+    start_worker(command, families, NULL);
 }
 
 static int tune(const char *command, const char *families, const char *csv, const char *query)
@@ -234,6 +243,55 @@ MF_TEST(applies_batch_options, .rows = MF_ARRAY_LEN(flaws))
             ck_assert_msg(strstr(reason, flaws[_i].message) != NULL, "%s: %s", flaws[_i].what, reason);
     }
     (void)unlink(file);
+}
+
+/* The example runner, which first attacks all processes whose command line names the farm's folder, except
+ * runners and their supervisors: in a PID namespace, the runner has the pid of its supervisor. */
+#define ATTACKS                                                                                          \
+    "import os, resource, sys\n"                                                                         \
+    "sys.dont_write_bytecode = True\n"                                                                   \
+    "sys.path.insert(0, '" MF_SOURCE_DIR "/examples')\n"                                                 \
+    "import python_runner as p\n"                                                                        \
+    "for pid in map(int, filter(str.isdigit, os.listdir('/proc'))):\n"                                   \
+    "    try: name, line = (open('/proc/%d/%s' % (pid, f), 'rb').read() for f in ('comm', 'cmdline'))\n" \
+    "    except OSError: continue\n"                                                                     \
+    "    if b'@' not in line or b'--runner-child' in line or b'superv' in name: continue\n"              \
+    "    for attack in (lambda: os.sched_setaffinity(pid, [min(os.sched_getaffinity(0))]),\n"            \
+    "                   lambda: os.setpriority(os.PRIO_PROCESS, pid, 7),\n"                              \
+    "                   lambda: os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0)),\n"         \
+    "                   lambda: os.kill(pid, 9),\n"                                                      \
+    "                   lambda: resource.prlimit(pid, resource.RLIMIT_CPU, (0, 0))):\n"                  \
+    "        try: attack(); print('attack on', pid, 'succeeded', file=sys.stderr)\n"                     \
+    "        except OSError: pass\n"                                                                     \
+    "p.main()\n"
+
+static void expect_untouched(pid_t pid)
+{
+    struct rlimit limit;
+    cpu_set_t own, set;
+    ck_assert_int_eq(kill(pid, 0), 0);
+    ck_assert_int_eq(prlimit(pid, RLIMIT_CPU, NULL, &limit), 0);
+    ck_assert(limit.rlim_cur == RLIM_INFINITY);
+    ck_assert_int_eq(sched_getaffinity(0, sizeof(own), &own), 0);
+    ck_assert_int_eq(sched_getaffinity(pid, sizeof(set), &set), 0);
+    ck_assert(CPU_EQUAL(&own, &set));
+    ck_assert_int_eq(sched_getscheduler(pid), sched_getscheduler(0));
+    ck_assert_int_eq(getpriority(PRIO_PROCESS, (id_t)pid), getpriority(PRIO_PROCESS, 0));
+}
+
+/* A foreign runner changes neither the worker nor the coordinator, with and without a PID namespace. */
+MF_TEST(withstands_attacks_on_processes, .rows = 2)
+{
+    char file[64], command[96];
+    farm_start(&farm, 1000);
+    write_program(ATTACKS, farm.folder, file, command);
+    start_worker(command, "move,python", _i == 0 ? NULL : "--no-pid-namespace");
+    int batch = farm_run(&farm, FARM_CSV_HEAD FARM_CSV_SMALL, "");
+    (void)unlink(file);
+    expect_untouched((pid_t)farm.workers[0]);
+    expect_untouched((pid_t)farm.daemon);
+    _cleanup_(cJSON_Deletep) cJSON *steps = farm_task_list(&farm, batch, "steps?family=python");
+    ck_assert_str_eq(farm_text(cJSON_GetArrayItem(mf_json_array(steps, "items"), 0), "status"), "ok");
 }
 
 int main(void)

@@ -2,9 +2,13 @@
  * processes. The test calls them as the worker does. */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
@@ -22,12 +26,43 @@
 
 /* ---- runner host, with a shell as the runner ---- */
 
-static struct mf_runner_host *start_shell(const char *script)
+static struct mf_runner_host *start_isolated_shell(const char *script, enum mf_isolation isolation)
 {
     const char *const argv[] = {"/bin/sh", "-c", script, NULL};
     struct mf_runner_host *h = NULL;
-    ck_assert_int_eq(mf_runner_host_start(argv, &h), 0);
+    ck_assert_int_eq(mf_runner_host_start(argv, isolation, &h), 0);
     return h;
+}
+
+static struct mf_runner_host *start_shell(const char *script)
+{
+    return start_isolated_shell(script, MF_ISOLATION_NONE);
+}
+
+static const struct {
+    enum mf_isolation isolation;
+    int flags;  /* that the kernel must allow this process */
+    uid_t user; /* that the test runs as if it is started by root; 0: root */
+} isolations[] = {
+    {MF_ISOLATION_NONE, 0, 0},
+    {MF_ISOLATION_PID, CLONE_NEWPID, 0},
+    {MF_ISOLATION_USER_PID, CLONE_NEWUSER | CLONE_NEWPID, 0},
+    {MF_ISOLATION_USER_PID, CLONE_NEWUSER | CLONE_NEWPID, 65534},
+};
+#define N_ISOLATIONS ((int)MF_ARRAY_LEN(isolations))
+
+static bool is_allowed(int i)
+{
+    int status = 0;
+    if (isolations[i].user && geteuid() == 0) {
+        ck_assert_int_eq(setresuid(isolations[i].user, isolations[i].user, isolations[i].user), 0);
+        ck_assert_int_eq(prctl(PR_SET_DUMPABLE, 1), 0); /* as if this user had started the program */
+    }
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(unshare(isolations[i].flags) == 0 ? 0 : 1);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    return status == 0;
 }
 
 /* Polls like the worker and returns the next event. */
@@ -82,9 +117,121 @@ static const struct {
 };
 /* clang-format on */
 
-MF_TEST(reports_cause_of_death, .rows = MF_ARRAY_LEN(deaths))
+MF_TEST(reports_cause_of_death, .rows = MF_ARRAY_LEN(deaths) * MF_ARRAY_LEN(isolations))
 {
-    expect_death(start_shell(deaths[_i].script), deaths[_i].why);
+    if (is_allowed(_i % N_ISOLATIONS))
+        expect_death(
+            start_isolated_shell(deaths[_i / N_ISOLATIONS].script, isolations[_i % N_ISOLATIONS].isolation),
+            deaths[_i / N_ISOLATIONS].why);
+}
+
+/* ---- processes of a runner ---- */
+
+/* The script leaves processes in other sessions, one of them a child of a process that ends at once. They
+ * inherit descriptor 9. */
+#define LEAVES_PROCESSES \
+    "setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000' &) ; echo '{\"op\":\"x\"}' >&3; "
+
+/* clang-format off */
+static const struct {
+    const char *script;
+    enum { BY_ITSELF, BY_KILL, BY_FREE, BY_DEATH_OF_WORKER } end;
+} ends[] = {
+    {LEAVES_PROCESSES "read line <&3; exit 0",   BY_ITSELF},
+    {LEAVES_PROCESSES "read line <&3; kill -9 $$", BY_ITSELF},
+    {LEAVES_PROCESSES "exec sleep 1000",         BY_KILL},
+    {LEAVES_PROCESSES "exec sleep 1000",         BY_FREE},
+    {LEAVES_PROCESSES "exec sleep 1000",         BY_DEATH_OF_WORKER},
+};
+/* clang-format on */
+
+static void start_and_end(int i, enum mf_isolation isolation)
+{
+    _cleanup_(cJSON_Deletep) cJSON *m = NULL, *next = cJSON_Parse("{\"op\":\"end\"}"), *none = NULL;
+    struct mf_runner_host *h = start_isolated_shell(ends[i].script, isolation);
+    ck_assert_int_eq(wait_host(h, &m), MF_RUNNER_MESSAGE);
+    if (ends[i].end == BY_DEATH_OF_WORKER)
+        (void)raise(SIGKILL);
+    if (ends[i].end == BY_ITSELF)
+        ck_assert_int_eq(mf_runner_host_send(h, next, -1), 0);
+    if (ends[i].end == BY_KILL)
+        mf_runner_host_kill(h);
+    if (ends[i].end != BY_FREE)
+        ck_assert_int_eq(wait_host(h, &none), MF_RUNNER_DIED);
+    mf_runner_host_free(h);
+}
+
+MF_TEST(leaves_no_processes, .rows = MF_ARRAY_LEN(ends) * MF_ARRAY_LEN(isolations))
+{
+    int pipes[2], status;
+    if (!is_allowed(_i % N_ISOLATIONS))
+        return;
+    ck_assert_int_eq(pipe(pipes), 0);
+    pid_t worker = fork();
+    if (worker == 0) {
+        ck_assert_int_eq(dup2(pipes[1], 9), 9);
+        start_and_end(_i / N_ISOLATIONS, isolations[_i % N_ISOLATIONS].isolation);
+        _exit(0);
+    }
+    (void)close(pipes[1]);
+    ck_assert_int_eq(waitpid(worker, &status, 0), worker);
+    ck_assert(ends[_i / N_ISOLATIONS].end == BY_DEATH_OF_WORKER || status == 0);
+    /* The end of the file is readable when no process has the other end of the pipe. */
+    struct pollfd end = {.fd = pipes[0], .events = POLLIN};
+    ck_assert_int_eq(poll(&end, 1, DEADLINE), 1);
+    ck_assert_int_eq(end.revents, POLLHUP);
+}
+
+/* A runner with too many processes or threads ends. */
+MF_TEST(limits_tasks, .rows = MF_ARRAY_LEN(isolations))
+{
+    const char *const argv[] = {"/bin/sh", "-c", "for i in 1 2 3 4 5 6 7 8; do sleep 1000 & done; wait",
+                                NULL};
+    char path[] = "PATH=/usr/bin:/bin", *const env[] = {path, NULL};
+    int null = open("/dev/null", O_RDWR), pair[2], status = 0;
+    pid_t pid;
+    if (!is_allowed(_i))
+        return;
+    ck_assert_int_eq(pipe(pair), 0);
+    struct mf_supervisor s = {.isolation = isolations[_i].isolation,
+                              .argv = argv,
+                              .env = env,
+                              .socket_fd = fcntl(null, F_DUPFD, 10),
+                              .err_fd = fcntl(pair[1], F_DUPFD, 10),
+                              .tasks_max = 8};
+    (void)close(pair[1]);
+    ck_assert_int_eq(mf_supervisor_start(&s, &pid), 0);
+    (void)close(s.err_fd);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert(WIFEXITED(status));
+    ck_assert_int_eq(WEXITSTATUS(status), MF_SUPERVISED_TASKS);
+    struct pollfd end = {.fd = pair[0], .events = POLLIN}; /* no process has the other end */
+    ck_assert_int_eq(poll(&end, 1, 0), 1);
+    ck_assert_int_eq(end.revents, POLLHUP);
+}
+
+/* In a namespace, the runner has the pid that its supervisor has outside. */
+MF_TEST(has_a_known_pid, .rows = MF_ARRAY_LEN(isolations))
+{
+    _cleanup_(cJSON_Deletep) cJSON *m = NULL;
+    int64_t pid = 0;
+    if (!is_allowed(_i) || isolations[_i].isolation == MF_ISOLATION_NONE)
+        return;
+    struct mf_runner_host *h = start_isolated_shell("echo \"{\\\"op\\\":\\\"x\\\",\\\"pid\\\":$$}\" >&3; "
+                                                    "exec sleep 1000",
+                                                    isolations[_i].isolation);
+    ck_assert_int_eq(wait_host(h, &m), MF_RUNNER_MESSAGE);
+    ck_assert_int_eq(mf_json_i64(m, "pid", 1, INT32_MAX, &pid), 0);
+    ck_assert_int_eq(pid, mf_runner_host_pid(h));
+    mf_runner_host_free(h);
+}
+
+/* Process group 0 is the group of the caller, which must not be the group of the worker. */
+MF_TEST(has_its_own_process_group, .rows = MF_ARRAY_LEN(isolations))
+{
+    if (is_allowed(_i))
+        expect_death(start_isolated_shell("kill -KILL 0; exec sleep 1000", isolations[_i].isolation),
+                     "signal 9");
 }
 
 MF_TEST(keeps_end_of_stderr)
@@ -482,17 +629,29 @@ MF_TEST(reports_its_own_cause_of_death)
     mf_runner_pool_free(c);
 }
 
+/* Returns the child of a process that has one child. */
+static pid_t only_child(pid_t parent)
+{
+    char path[64];
+    long child = 0;
+    (void)snprintf(path, sizeof(path), "/proc/%ld/task/%ld/children", (long)parent, (long)parent);
+    _cleanup_(mf_fclosep) FILE *f = fopen(path, "re");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_eq(fscanf(f, "%ld", &child), 1);
+    return (pid_t)child;
+}
+
 MF_TEST(sets_memory_limit)
 {
     static const char *const argv[] = {
         WORKER, "--runner-child", "--device", "sim:gfx942/304:0", "--memory=512", NULL};
     struct mf_runner_host *h = NULL;
-    ck_assert_int_eq(mf_runner_host_start(argv, &h), 0);
+    ck_assert_int_eq(mf_runner_host_start(argv, MF_ISOLATION_NONE, &h), 0);
     _cleanup_(cJSON_Deletep) cJSON *hello = NULL;
     ck_assert_int_eq(wait_host(h, &hello), MF_RUNNER_MESSAGE);
     char path[64], line[256];
     bool found = false;
-    (void)snprintf(path, sizeof(path), "/proc/%ld/limits", (long)mf_runner_host_pid(h));
+    (void)snprintf(path, sizeof(path), "/proc/%ld/limits", (long)only_child(mf_runner_host_pid(h)));
     _cleanup_(mf_fclosep) FILE *f = fopen(path, "re");
     ck_assert_ptr_nonnull(f);
     while (fgets(line, sizeof(line), f))

@@ -3,6 +3,7 @@
  * sandbox, to show that the sandbox is the reason of the refusal. */
 #include "worker/sandbox/sandbox.h"
 
+#include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
@@ -17,9 +18,10 @@
 #include "support/kernels/sandbox_attempts.h"
 #include "support/mf_check.h"
 #include "support/remove_tree.h"
+#include "worker/sandbox/supervisor.h"
 
 /* base: folder of a test group, created and removed by the parent process, which does not enter a sandbox.
- * folder: folder of one test. */
+ * folder: folder of one test. Its other members are the targets of the attempts. */
 static char base[40], folder[64], scratch[80];
 
 static void make_base(void)
@@ -33,6 +35,37 @@ static void remove_base(void)
     ck_assert_int_eq(remove_tree(base), 0);
 }
 
+/* Starts a process that attempts may try to change. It has no capabilities, like the worker of a user. */
+static pid_t start_victim(void)
+{
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    const struct __user_cap_data_struct none[2] = {{0}};
+    int ready[2];
+    char byte;
+    ck_assert_int_eq(pipe2(ready, O_CLOEXEC), 0);
+    pid_t pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        (void)syscall(SYS_capset, &header, none);
+        (void)close(ready[1]);
+        for (;;)
+            (void)pause();
+    }
+    (void)close(ready[1]);
+    ck_assert_int_eq(read(ready[0], &byte, 1), 0);
+    (void)close(ready[0]);
+    return pid;
+}
+
+static void bind_datagram_socket(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    mf_format(address.sun_path, sizeof(address.sun_path), "%s", path);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+}
+
 static void make_folder(void)
 {
     mf_format(folder, sizeof(folder), "%s/XXXXXX", base);
@@ -43,11 +76,31 @@ static void make_folder(void)
     char file[96];
     mf_format(file, sizeof(file), "%s/outside.%s", base, strrchr(folder, '/') + 1);
     ck_assert_int_eq(setenv(PRYING_FILE, file, 1), 0);
+    pid_t victim = start_victim(); /* before open: a lease needs a file that no other process has open */
+    _cleanup_(mf_closep) int fd = open(file, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    ck_assert_int_ge(fd, 0);
+    mf_format(file, sizeof(file), "%s/socket", folder);
+    bind_datagram_socket(file);
+    ck_assert_int_eq(setenv(PRYING_SOCKET, file, 1), 0);
+    mf_format(file, sizeof(file), "%d", (int)victim);
+    ck_assert_int_eq(setenv(PRYING_PID, file, 1), 0);
 }
 
 static bool is_refusal(int error)
 {
     return error == EACCES || error == EPERM;
+}
+
+static bool is_refused_by(enum sandbox_part part, bool namespace, int error)
+{
+    return is_refusal(error) || (part == BY_PIDS && namespace && error == ESRCH);
+}
+
+/* Adds an attempt with a wrong outcome to a list for the message of the test. */
+static void add_wrong(char wrong[1024], const struct sandbox_attempt *p, int error)
+{
+    size_t n = strlen(wrong);
+    mf_format(wrong + n, 1024 - n, "%s%s: %s", n ? ", " : "", p->name, strerror(error));
 }
 
 /* clang-format off */
@@ -58,9 +111,9 @@ static const struct kind {
 } kinds[] = {
     {"cpu:0",              false, ""},
     {"sim:gfx942/304:0",   false, ""},
-    {"hip:nvidia:0",       false, "chmod"},
-    {"hip:amd:0",          false, "chmod"},
-    {"cpu:0",              true,  "chmod shell read"},
+    {"hip:nvidia:0",       false, ""},
+    {"hip:amd:0",          false, ""},
+    {"cpu:0",              true,  "shell read"},
 };
 /* clang-format on */
 
@@ -71,6 +124,7 @@ static void enter(const struct kind *k)
     ck_assert_msg(mf_sandbox_enter(&s, text, why, sizeof(why)) == 0, "%s", why);
     ck_assert_ptr_nonnull(strstr(text, "landlock"));
     ck_assert_ptr_nonnull(strstr(text, "seccomp"));
+    ck_assert_int_eq(mf_sandbox_pids(&s, NULL, 0), 0);
 }
 
 static bool has_landlock(void)
@@ -82,6 +136,7 @@ MF_TEST(refuses_attempts, .rows = MF_ARRAY_LEN(kinds))
 {
     const struct kind *k = &kinds[_i];
     int before[N_PRYINGS];
+    char wrong[1024] = "";
     for (size_t i = 0; i < N_PRYINGS; i++)
         before[i] = strcmp(attempts[i].name, "ptrace") == 0 ? 0 : attempts[i].try();
     enter(k);
@@ -91,18 +146,21 @@ MF_TEST(refuses_attempts, .rows = MF_ARRAY_LEN(kinds))
         bool allowed = strstr(k->allowed, p->name) != NULL;
         /* A GPU runner may start programs. Only Landlock restricts which programs, so this is not enforced
          * without Landlock. */
-        bool files = p->files || (strcmp(p->name, "shell") == 0 && strncmp(k->device, "hip", 3) == 0);
+        bool files =
+            p->part == BY_FILES || (strcmp(p->name, "shell") == 0 && strncmp(k->device, "hip", 3) == 0);
         if (files && !has_landlock())
             continue;
-        if (allowed)
-            ck_assert_msg(error == before[i], "%s: %s, but errno %d without the sandbox", p->name,
-                          strerror(error), before[i]);
-        else
-            ck_assert_msg(is_refusal(error), "%s: %s", p->name, strerror(error));
+        if (allowed ? error != before[i] : !is_refusal(error))
+            add_wrong(wrong, p, error);
     }
+    ck_assert_msg(!wrong[0], "%s", wrong);
     /* Without the sandbox root may perform the operations. */
     if (geteuid() == 0) {
-        ck_assert_int_eq(before[0], 0);
+        for (size_t i = 0; i < N_PRYINGS; i++)
+            ck_assert_msg(before[i] == 0 ||
+                              strstr("connect mount priorities ptrace io_uring fchmodat2 vm_read",
+                                     attempts[i].name) != NULL,
+                          "%s without the sandbox: %s", attempts[i].name, strerror(before[i]));
         ck_assert_int_eq(attempt_shell() == 0, k->foreign);
     }
 }
@@ -212,7 +270,7 @@ static void disable_call(uint32_t call, uint32_t argument, bool any, int error)
 /* The description of the sandbox names missing kernel features. The other restrictions are still enforced. */
 MF_TEST(reports_missing_features, .rows = 2)
 {
-    char text[MF_SANDBOX_TEXT_MAX], why[256] = "";
+    char text[MF_SANDBOX_TEXT_MAX], why[256] = "", wrong[1024] = "";
     const struct mf_sandbox s = {.device = "cpu:0", .scratch = scratch};
     bool landlock = _i == 0;
     if (landlock)
@@ -220,6 +278,7 @@ MF_TEST(reports_missing_features, .rows = 2)
     else
         disable_call(SYS_prctl, PR_SET_SECCOMP, false, EINVAL);
     ck_assert_msg(mf_sandbox_enter(&s, text, why, sizeof(why)) == 0, "%s", why);
+    ck_assert_int_eq(mf_sandbox_pids(&s, NULL, 0), 0);
     ck_assert_msg(strstr(text, landlock ? "no landlock" : "no seccomp") != NULL, "%s", text);
     ck_assert_msg(strstr(text, landlock ? ", seccomp" : "landlock") != NULL, "%s", text);
     if (landlock)
@@ -227,6 +286,13 @@ MF_TEST(reports_missing_features, .rows = 2)
                   is_refusal(attempt_truncate()) && attempt_write() == 0);
     else if (has_landlock())
         ck_assert(is_refusal(attempt_write()) && is_refusal(attempt_shell()));
+    /* Landlock would refuse these attempts */
+    for (size_t i = 0; landlock && i < N_PRYINGS; i++) {
+        if (attempts[i].part == BY_PIDS && !is_refusal(attempts[i].try()))
+            add_wrong(wrong, &attempts[i], 0);
+    }
+    ck_assert_msg(!wrong[0], "%s", wrong);
+    ck_assert(kill(getpid(), 0) == 0 && kill(0, 0) == 0 && raise(SIGCONT) == 0);
     ck_assert_int_eq(prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0), 1);
 }
 
@@ -257,38 +323,55 @@ static const struct mf_test_group farm_tests = {.timeout_s = 120,
                                                 .setup_all = make_base,
                                                 .teardown_all = remove_base};
 
-MF_TEST(sandboxes_a_family, .rows = 2, .group = &farm_tests)
+/* clang-format off */
+static const struct {
+    const char *option, *text; /* option of the worker, and part of the text that describes the sandbox */
+} limits[] = {
+    {NULL,                 "pid namespace, "},
+    {"--no-pid-namespace", "no pid namespace, "},
+    {"--no-sandbox",       "none: --no-sandbox"},
+};
+/* clang-format on */
+
+static bool has_namespace(void)
 {
-    bool sandboxed = _i == 0;
+    char why[128];
+    return mf_isolation_probe(why, sizeof(why)) != MF_ISOLATION_NONE;
+}
+
+MF_TEST(sandboxes_a_family, .rows = MF_ARRAY_LEN(limits), .group = &farm_tests)
+{
+    bool sandboxed = _i < 2, namespace = _i == 0 && has_namespace();
+    char wrong[1024] = "";
     farm_start(&farm, 1000);
-    const char *const args[] = {"--device",
-                                "cpu:0",
-                                "--families",
-                                "move,one,prying",
-                                "--family-so",
-                                MF_BINARY_DIR "/tests/prying.so",
-                                sandboxed ? NULL : "--no-sandbox",
-                                NULL};
+    const char *const args[] = {"--device",        "cpu:0",       "--families",
+                                "move,one,prying", "--family-so", MF_BINARY_DIR "/tests/prying.so",
+                                limits[_i].option, NULL};
     farm_start_worker(&farm, 0, args);
     farm_wait_workers(&farm, 1);
     (void)farm_run(&farm, FARM_CSV_HEAD FARM_CSV_SMALL, "");
     _cleanup_(cJSON_Deletep) cJSON *list = farm_get(&farm, "/api/v1/tasks/1/rejections?limit=1000");
     for (size_t i = 0; i < N_PRYINGS; i++) {
         int error = reported_result(list, attempts[i].name);
-        if (sandboxed && (!attempts[i].files || has_landlock()))
-            ck_assert_msg(is_refusal(error), "%s: %s", attempts[i].name, strerror(error));
+        if (sandboxed && (attempts[i].part != BY_FILES || has_landlock()) &&
+            !is_refused_by(attempts[i].part, namespace, error))
+            add_wrong(wrong, &attempts[i], error);
     }
+    ck_assert_msg(!wrong[0], "%s", wrong);
     if (!sandboxed) {
         ck_assert_int_eq(reported_result(list, "tcp"), 0);
         ck_assert_int_eq(reported_result(list, "write"), 0);
         ck_assert_int_eq(reported_result(list, "shell"), 0);
+        ck_assert_int_eq(reported_result(list, "prlimit"), 0);
     }
     /* The farm completes the task, and the worker reports its sandbox. */
     _cleanup_(cJSON_Deletep) cJSON *task = farm_get(&farm, "/api/v1/tasks/1");
     ck_assert_str_eq(farm_text(task, "state"), "done");
     _cleanup_(cJSON_Deletep) cJSON *workers = farm_get(&farm, "/api/v1/workers");
     const char *text = farm_text(cJSON_GetArrayItem(mf_json_array(workers, "items"), 0), "sandbox");
-    ck_assert_msg(strstr(text, sandboxed ? "seccomp" : "none: --no-sandbox") != NULL, "%s", text);
+    if (_i != 0 || namespace)
+        ck_assert_msg(strncmp(text, limits[_i].text, strlen(limits[_i].text)) == 0, "%s", text);
+    ck_assert_msg(!sandboxed || strstr(text, "seccomp") != NULL, "%s", text);
 }
 
 int main(void)

@@ -38,8 +38,10 @@ static int set_up(struct mf_agent *a, char *why, size_t why_cap)
                  (unsigned long long)torn);
     if (mf_spool_n(a->spool) > 0)
         log_info("%s: sending %zu results of an earlier run", a->o.name, mf_spool_n(a->spool));
-    struct mf_runner_pool_options runner_pool = {
-        .argv = a->o.runner_argv, .keep_bytes = a->o.keep_bytes, .reserve = a->o.reserve};
+    struct mf_runner_pool_options runner_pool = {.argv = a->o.runner_argv,
+                                                 .isolation = a->o.isolation,
+                                                 .keep_bytes = a->o.keep_bytes,
+                                                 .reserve = a->o.reserve};
     r = mf_runner_pool_new(&runner_pool, &a->runner_pool);
     a->socket = (struct mf_agent_socket){.zmq = a->o.zmq,
                                          .endpoint = a->o.coordinator,

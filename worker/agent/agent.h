@@ -28,6 +28,7 @@ struct mf_agent_options {
     const char *spool_folder;
     const char *lock_folder;
     const char *const *runner_argv; /* command line of a runner, NULL-terminated */
+    enum mf_isolation isolation;    /* of the runners */
     uint64_t keep_bytes;
     bool reserve;                   /* true: keep a second runner started */
     int64_t silence_warning_ms;     /* silence of the coordinator before a warning; 0: 10 s */

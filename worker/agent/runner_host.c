@@ -4,8 +4,6 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
-#include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -16,14 +14,16 @@
 #include "common/base/buf.h"
 #include "common/base/cleanup.h"
 #include "common/base/clock.h"
+#include "common/base/cpus.h"
 #include "common/base/json.h"
 #include "common/base/text.h"
 
-#define CHILD_FD      3 /* descriptor of the socket in the child (MOEFARM_RUNNER_FD) */
 #define SOCKET_BUFFER (1 << 20)
+#define TASKS_MAX     512
+#define TASKS_PER_CPU 16
 
 struct mf_runner_host {
-    pid_t pid; /* 0 after the process was reaped */
+    pid_t pid; /* the runner's supervisor; 0 after it was reaped */
     int pidfd, err_fd;
     struct mf_channel channel;
     char tail[MF_RUNNER_STDERR_MAX];
@@ -32,7 +32,7 @@ struct mf_runner_host {
     bool hung, exited, death_reported;
     int announced_signal; /* signal that `dying` announced before the process exited; 0: none */
     int protocol_error;   /* error of the runner protocol for which the runner was killed; 0: none */
-    siginfo_t exit_info;
+    int exit_code;        /* as mf_supervisor_start describes it */
     int64_t died_ms;
 };
 
@@ -58,40 +58,34 @@ static char **make_environment(char *variable)
     return env;
 }
 
-static int spawn(const char *const *argv, int socket_fd, int err_fd, pid_t *ret)
+/* A runner has a thread for each CPU, and so have the libraries that it loads and its foreign programs. */
+static int tasks_max(void)
+{
+    return TASKS_MAX + TASKS_PER_CPU * mf_cpus_allowed();
+}
+
+static int spawn(const char *const *argv, enum mf_isolation isolation, int socket_fd, int err_fd, pid_t *ret)
 {
     char variable[64];
-    mf_format(variable, sizeof(variable), "%s=%d", MF_RUNNER_FD_ENV, CHILD_FD);
+    mf_format(variable, sizeof(variable), "%s=%d", MF_RUNNER_FD_ENV, MF_SUPERVISED_FD);
     _cleanup_(mf_freep) char **env = make_environment(variable);
     if (!env)
         return -ENOMEM;
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attr;
-    sigset_t none, all;
-    sigemptyset(&none);
-    sigfillset(&all);
-    posix_spawn_file_actions_init(&actions);
-    posix_spawnattr_init(&attr);
-    /* Stdin is /dev/null; stdout goes to the same pipe as stderr. */
-    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_adddup2(&actions, err_fd, 1);
-    posix_spawn_file_actions_adddup2(&actions, err_fd, 2);
-    posix_spawn_file_actions_adddup2(&actions, socket_fd, CHILD_FD);
-    posix_spawnattr_setsigmask(&attr, &none);
-    posix_spawnattr_setsigdefault(&attr, &all);
-    posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    int r = posix_spawn(ret, argv[0], &actions, &attr, (char *const *)argv, env);
-    posix_spawnattr_destroy(&attr);
-    posix_spawn_file_actions_destroy(&actions);
-    return -r;
+    return mf_supervisor_start(&(struct mf_supervisor){.isolation = isolation,
+                                                       .argv = argv,
+                                                       .env = env,
+                                                       .socket_fd = socket_fd,
+                                                       .err_fd = err_fd,
+                                                       .tasks_max = tasks_max()},
+                               ret);
 }
 
-/* Moves *fd above CHILD_FD, because dup2 onto the same number would keep the close-on-exec flag. */
+/* Moves *fd above MF_SUPERVISED_FD, because dup2 onto the same number would keep the close-on-exec flag. */
 static int move_above_child_fd(int *fd)
 {
-    if (*fd > CHILD_FD)
+    if (*fd > MF_SUPERVISED_FD)
         return 0;
-    int higher = fcntl(*fd, F_DUPFD_CLOEXEC, CHILD_FD + 1);
+    int higher = fcntl(*fd, F_DUPFD_CLOEXEC, MF_SUPERVISED_FD + 1);
     if (higher < 0)
         return -errno;
     (void)close(*fd);
@@ -99,7 +93,7 @@ static int move_above_child_fd(int *fd)
     return 0;
 }
 
-static int start(struct mf_runner_host *h, const char *const *argv)
+static int start(struct mf_runner_host *h, const char *const *argv, enum mf_isolation isolation)
 {
     int pair[2], err[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
@@ -118,7 +112,7 @@ static int start(struct mf_runner_host *h, const char *const *argv)
     if (r == 0)
         r = move_above_child_fd(&err_write);
     if (r == 0)
-        r = spawn(argv, child_fd, err_write, &h->pid);
+        r = spawn(argv, isolation, child_fd, err_write, &h->pid);
     if (r < 0)
         return r;
     h->pidfd = (int)syscall(SYS_pidfd_open, h->pid, 0);
@@ -127,7 +121,7 @@ static int start(struct mf_runner_host *h, const char *const *argv)
     return 0;
 }
 
-int mf_runner_host_start(const char *const *argv, struct mf_runner_host **ret)
+int mf_runner_host_start(const char *const *argv, enum mf_isolation isolation, struct mf_runner_host **ret)
 {
     struct mf_runner_host *h = calloc(1, sizeof(*h));
     if (!h)
@@ -135,7 +129,7 @@ int mf_runner_host_start(const char *const *argv, struct mf_runner_host **ret)
     h->pidfd = h->err_fd = -1;
     h->deadline_ms = INT64_MAX;
     mf_channel_init(&h->channel, -1);
-    int r = start(h, argv);
+    int r = start(h, argv, isolation);
     if (r < 0) {
         mf_runner_host_free(h);
         return r;
@@ -149,7 +143,7 @@ struct mf_runner_host *mf_runner_host_free(struct mf_runner_host *h)
     if (!h)
         return NULL;
     if (h->pid > 0) {
-        (void)kill(h->pid, SIGKILL);
+        mf_supervisor_kill(h->pid);
         while (waitpid(h->pid, NULL, 0) < 0 && errno == EINTR)
             ;
     }
@@ -199,7 +193,7 @@ int mf_runner_host_send(struct mf_runner_host *h, const cJSON *message, int fd)
 void mf_runner_host_kill(struct mf_runner_host *h)
 {
     if (h->pid > 0 && !h->exited)
-        (void)kill(h->pid, SIGKILL);
+        mf_supervisor_kill(h->pid);
 }
 
 static void keep_tail(struct mf_runner_host *h, const char *data, size_t len)
@@ -238,7 +232,7 @@ static void check_exit(struct mf_runner_host *h)
     if (h->exited || waitid(P_PID, (id_t)h->pid, &info, WEXITED | WNOHANG) < 0 || info.si_pid == 0)
         return;
     h->exited = true;
-    h->exit_info = info;
+    h->exit_code = info.si_code == CLD_EXITED ? info.si_status : MF_SUPERVISED_SIGNAL + info.si_status;
     if (h->died_ms == 0)
         h->died_ms = mf_now_ms();
     h->pid = 0;
@@ -357,10 +351,13 @@ void mf_runner_host_why(const struct mf_runner_host *h, char *buf, size_t cap)
         mf_format(buf, cap, "broke the runner protocol (%s)", strerror(-h->protocol_error));
     else if (h->hung)
         mf_format(buf, cap, "silent for more than %lld ms", (long long)h->limit_ms);
-    else if (h->exit_info.si_code == CLD_EXITED)
-        mf_format(buf, cap, "exit code %d", h->exit_info.si_status);
+    else if (h->exit_code == MF_SUPERVISED_TASKS)
+        mf_format(buf, cap, "more than %d processes and threads", tasks_max());
+    else if (h->exit_code <= MF_SUPERVISED_SIGNAL)
+        mf_format(buf, cap, "exit code %d", h->exit_code);
     else
-        mf_format(buf, cap, "signal %d (%s)", h->exit_info.si_status, strsignal(h->exit_info.si_status));
+        mf_format(buf, cap, "signal %d (%s)", h->exit_code - MF_SUPERVISED_SIGNAL,
+                  strsignal(h->exit_code - MF_SUPERVISED_SIGNAL));
     add_tail(h, buf, cap);
 }
 

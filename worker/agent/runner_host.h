@@ -3,8 +3,8 @@
  *   start ─► messages … ─► died (reported once; then only free)
  *
  * The caller polls a pidfd to detect death. Messages that the runner wrote before it died are returned first.
- * A runner that is silent beyond its limit is killed, and its death is reported as a hang. The runner dies
- * with the worker (PR_SET_PDEATHSIG). */
+ * A runner that is silent beyond its limit is killed, and its death is reported as a hang. The runner and all
+ * of its processes end with the worker (worker/sandbox/supervisor.h). */
 #pragma once
 
 #include <poll.h>
@@ -14,6 +14,7 @@
 #include <sys/types.h>
 
 #include "worker/runner/runner_wire.h"
+#include "worker/sandbox/supervisor.h"
 
 #define MF_RUNNER_STDERR_MAX 4096
 #define MF_RUNNER_POLLFDS    3
@@ -21,10 +22,11 @@
 struct mf_runner_host;
 
 /* argv[0] is the path; argv is NULL-terminated. */
-int mf_runner_host_start(const char *const *argv, struct mf_runner_host **ret);
-/* Kills the runner if it is alive, reaps the process and frees h. */
+int mf_runner_host_start(const char *const *argv, enum mf_isolation isolation, struct mf_runner_host **ret);
+/* Kills the runner if it is alive, waits for the end of its processes and frees h. */
 struct mf_runner_host *mf_runner_host_free(struct mf_runner_host *h);
 
+/* Returns the process id of the runner's supervisor; 0 after its exit. */
 pid_t mf_runner_host_pid(const struct mf_runner_host *h);
 /* Fills MF_RUNNER_POLLFDS entries; unused entries have fd -1. */
 void mf_runner_host_pollfds(const struct mf_runner_host *h, struct pollfd fds[MF_RUNNER_POLLFDS]);
@@ -35,7 +37,7 @@ void mf_runner_host_limit(struct mf_runner_host *h, int64_t limit_ms);
 int64_t mf_runner_host_deadline_ms(const struct mf_runner_host *h);
 
 int mf_runner_host_send(struct mf_runner_host *h, const cJSON *message, int fd);
-/* Sends SIGKILL; mf_runner_host_next reports the death. */
+/* Kills all processes of the runner; mf_runner_host_next reports the death. */
 void mf_runner_host_kill(struct mf_runner_host *h);
 
 /* Reads available data and checks for exit. Call it after every poll, then call mf_runner_host_next until it

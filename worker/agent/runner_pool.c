@@ -85,7 +85,7 @@ int64_t mf_runner_pool_due_ms(const struct mf_runner_pool *c)
 static int start(struct mf_runner_pool *c, struct mf_member *p)
 {
     clear_member(p);
-    int r = mf_runner_host_start(c->o.argv, &p->host);
+    int r = mf_runner_host_start(c->o.argv, c->o.isolation, &p->host);
     if (r == 0)
         mf_runner_host_limit(p->host, MF_RUNNER_POOL_START_MS);
     return r;
@@ -274,7 +274,7 @@ int mf_runner_pool_compile_ahead(struct mf_runner_pool *c, const char *shape)
     if (!m || !cJSON_AddItemReferenceToObject(m, "known", c->described) ||
         !cJSON_AddStringToObject(m, "shape", shape))
         return -ENOMEM;
-    int r = c->compiler ? 0 : mf_runner_host_start(c->o.argv, &c->compiler);
+    int r = c->compiler ? 0 : mf_runner_host_start(c->o.argv, c->o.isolation, &c->compiler);
     return r < 0 ? r : mf_runner_host_send(c->compiler, m, -1);
 }
 

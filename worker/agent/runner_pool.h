@@ -24,7 +24,8 @@ struct mf_runner_pool;
 
 struct mf_runner_pool_options {
     const char *const *argv; /* command line of a runner */
-    uint64_t keep_bytes;     /* limit of the memfd store */
+    enum mf_isolation isolation;
+    uint64_t keep_bytes; /* limit of the memfd store */
     bool reserve;
 };
 /* Creates a pool without starting a process. mf_runner_pool_run_once starts the processes. argv must outlive
@@ -57,7 +58,7 @@ bool mf_runner_pool_was_ready(const struct mf_runner_pool *c);
 /* Returns the number of runner deaths over the life of the pool. */
 int64_t mf_runner_pool_deaths(const struct mf_runner_pool *c);
 
-/* Returns the process id of the working runner; 0 if no runner works. */
+/* Returns the process id of the working runner's supervisor; 0 if no runner works. */
 pid_t mf_runner_pool_pid(const struct mf_runner_pool *c);
 /* Sends a message to the working runner. Returns -ENOTCONN if the runner is not ready. */
 int mf_runner_pool_send(struct mf_runner_pool *c, const cJSON *message);

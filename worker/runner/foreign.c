@@ -196,10 +196,19 @@ static int foreign_open(const struct mf_family *family, struct mf_device *device
     return 0;
 }
 
+/* Returns the pid of this process as /proc shows it. In a PID namespace, getpid() returns another number. */
+static long pid_in_proc(void)
+{
+    char text[32] = "";
+    ssize_t n = readlink("/proc/self", text, sizeof(text) - 1);
+    return n > 0 ? strtol(text, NULL, 10) : (long)getpid();
+}
+
 /* Adds the buffers of one side (`needs` or `gives`), in the order of its tensor specs. */
 static int add_buffers(cJSON *array, const struct mf_kernel *k, const char *side,
                        const struct mf_tensor_spec *tensor_specs, int32_t n, const struct mf_tensor_ref *refs)
 {
+    long self = pid_in_proc();
     for (int32_t i = 0; i < n; i++) {
         char text[MF_TENSOR_SPEC_TEXT_MAX];
         mf_tensor_spec_print(&tensor_specs[i], text);
@@ -223,7 +232,7 @@ static int add_buffers(cJSON *array, const struct mf_kernel *k, const char *side
             if (r < 0)
                 return r;
             char path[48];
-            mf_format(path, sizeof(path), "/proc/%ld/fd/%d", (long)getpid(), fd);
+            mf_format(path, sizeof(path), "/proc/%ld/fd/%d", self, fd);
             cJSON *json = cJSON_CreateObject();
             if (!cJSON_AddItemToArray(parts, json)) {
                 cJSON_Delete(json);
@@ -364,7 +373,7 @@ static struct mf_kernel *foreign_close(struct mf_kernel *k)
 
 /* Uses fork instead of posix_spawn, because only the child itself can set PR_SET_PDEATHSIG. No other threads
  * exist yet. */
-static int spawn(const char *command, int socket_fd, pid_t *ret)
+static int spawn(const char *command, const struct mf_sandbox *sandbox, int socket_fd, pid_t *ret)
 {
     pid_t parent = getpid();
     _cleanup_(mf_freep) char *line = NULL;
@@ -379,7 +388,7 @@ static int spawn(const char *command, int socket_fd, pid_t *ret)
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
         char number[] = {'0' + CHILD_FD, '\0'};
         if (getppid() == parent && dup2(socket_fd, CHILD_FD) == CHILD_FD &&
-            setenv(MF_RUNNER_FD_ENV, number, 1) == 0)
+            setenv(MF_RUNNER_FD_ENV, number, 1) == 0 && mf_sandbox_pids(sandbox, NULL, 0) == 0)
             (void)execl("/bin/sh", "sh", "-c", line, (char *)NULL);
         _exit(127);
     }
@@ -421,8 +430,8 @@ static int read_hello(struct mf_foreign *f, char *why, size_t why_cap)
     return -EINVAL;
 }
 
-int mf_foreign_start(const char *command, const char *device, struct mf_foreign **ret, char *why,
-                     size_t why_cap)
+int mf_foreign_start(const char *command, const struct mf_sandbox *sandbox, struct mf_foreign **ret,
+                     char *why, size_t why_cap)
 {
     struct mf_foreign *f = calloc(1, sizeof(*f));
     if (!f) {
@@ -430,12 +439,12 @@ int mf_foreign_start(const char *command, const char *device, struct mf_foreign 
         return -ENOMEM;
     }
     mf_channel_init(&f->channel, -1);
-    mf_format(f->kind, sizeof(f->kind), "%.*s", (int)strcspn(device, ":"), device);
+    mf_format(f->kind, sizeof(f->kind), "%.*s", (int)strcspn(sandbox->device, ":"), sandbox->device);
     int pair[2];
     int r = socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0 ? -errno : 0;
     if (r == 0) {
         f->channel.fd = pair[0];
-        r = spawn(command, pair[1], &f->pid);
+        r = spawn(command, sandbox, pair[1], &f->pid);
         (void)close(pair[1]);
     }
     if (r < 0)
@@ -478,6 +487,11 @@ struct mf_foreign *mf_foreign_free(struct mf_foreign *f)
     free(f->steps);
     free(f);
     return NULL;
+}
+
+pid_t mf_foreign_pid(const struct mf_foreign *f)
+{
+    return f->pid;
 }
 
 const struct mf_family *mf_foreign_family(const struct mf_foreign *f)

@@ -11,13 +11,15 @@
 #include <stddef.h>
 
 #include "kernels/core/family.h"
+#include "worker/sandbox/sandbox.h"
 
 struct mf_foreign;
 
-/* Starts the command (with sh) and waits for its hello. `device` is the device name; its kind becomes the
- * kind of the family. Returns 0, or a negative errno and the reason in why. */
-int mf_foreign_start(const char *command, const char *device, struct mf_foreign **ret, char *why,
-                     size_t why_cap);
+/* Starts the command (with sh) and waits for its hello. The kind of the sandbox's device becomes the kind of
+ * the family. Returns 0, or a negative errno and the reason in why. */
+int mf_foreign_start(const char *command, const struct mf_sandbox *sandbox, struct mf_foreign **ret,
+                     char *why, size_t why_cap);
+pid_t mf_foreign_pid(const struct mf_foreign *f);
 /* Sends `stop`. Sends SIGKILL as soon as the program has closed its socket, or after one second. */
 struct mf_foreign *mf_foreign_free(struct mf_foreign *f);
 const struct mf_family *mf_foreign_family(const struct mf_foreign *f);

@@ -63,10 +63,10 @@ static int describe(struct mf_runner_pool *runner_pool)
     return -ETIMEDOUT;
 }
 
-static void list(const char *const *argv, const char *name)
+static void list(const char *const *argv, enum mf_isolation isolation, const char *name)
 {
     struct mf_runner_pool *runner_pool = NULL;
-    struct mf_runner_pool_options o = {.argv = argv, .keep_bytes = 1 << 20};
+    struct mf_runner_pool_options o = {.argv = argv, .isolation = isolation, .keep_bytes = 1 << 20};
     int r = mf_runner_pool_new(&o, &runner_pool);
     if (r == 0)
         r = describe(runner_pool);
@@ -80,11 +80,11 @@ static void list(const char *const *argv, const char *name)
     mf_runner_pool_free(runner_pool);
 }
 
-int mf_list_devices(const char *const *argv, char *device, size_t device_cap)
+int mf_list_devices(const char *const *argv, enum mf_isolation isolation, char *device, size_t device_cap)
 {
     static const char *const vendors[] = {"nvidia", "amd"};
     mf_format(device, device_cap, "cpu:0");
-    list(argv, device);
+    list(argv, isolation, device);
     for (size_t i = 0; i < MF_ARRAY_LEN(vendors); i++) {
         char why[256];
         int n = mf_device_query_count(vendors[i], why, sizeof(why));
@@ -92,7 +92,7 @@ int mf_list_devices(const char *const *argv, char *device, size_t device_cap)
             printf("hip:%-9s not usable: %s\n", vendors[i], why);
         for (int ordinal = 0; ordinal < n; ordinal++) {
             mf_format(device, device_cap, "hip:%s:%d", vendors[i], ordinal);
-            list(argv, device);
+            list(argv, isolation, device);
         }
     }
     printf("sim           sim:<class>:<ordinal>[:<spec file>] simulates a device; select it with "

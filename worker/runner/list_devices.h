@@ -3,6 +3,8 @@
 
 #include <stddef.h>
 
+#include "worker/sandbox/supervisor.h"
+
 /* argv is the command line of a runner. One of its arguments is `device`, which this function overwrites with
  * each device name in turn. Returns the exit code. */
-int mf_list_devices(const char *const *argv, char *device, size_t device_cap);
+int mf_list_devices(const char *const *argv, enum mf_isolation isolation, char *device, size_t device_cap);

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -49,6 +48,8 @@ struct runner {
     struct mf_runner_memfd_store memfd_store;
     struct mf_runner_sink sink;
     struct mf_device *device; /* NULL before `describe` */
+    struct mf_sandbox limits;
+    const char *readable[MF_RUNNER_FAMILY_SO_MAX + 1]; /* files of `limits` */
     char sandbox[MF_SANDBOX_TEXT_MAX];
     struct mf_session *session; /* session of the last unit, reused by units with the same data */
     struct mf_foreign *foreign[MF_RUNNER_FOREIGN_MAX];
@@ -544,8 +545,7 @@ static int start_foreign(struct runner *r)
 {
     for (int i = 0; i < r->options->n_foreign; i++) {
         char why[MF_REASON_MAX] = "";
-        int x =
-            mf_foreign_start(r->options->foreign[i], r->options->device, &r->foreign[i], why, sizeof(why));
+        int x = mf_foreign_start(r->options->foreign[i], &r->limits, &r->foreign[i], why, sizeof(why));
         if (x < 0) {
             (void)fprintf(stderr, "foreign runner '%s': %s\n", r->options->foreign[i], why);
             return x;
@@ -566,9 +566,23 @@ static void load_plugins(struct runner *r)
         r->extra_families[r->extra.n++] = r->plugins.loaded.families[i];
 }
 
+/* Limits this process to itself and its foreign programs, which have limited themselves. */
+static int limit_pids(const struct runner *r)
+{
+    pid_t children[MF_RUNNER_FOREIGN_MAX];
+    for (int i = 0; i < r->options->n_foreign; i++)
+        children[i] = mf_foreign_pid(r->foreign[i]);
+    int x = mf_sandbox_pids(&r->limits, children, (size_t)r->options->n_foreign);
+    if (x < 0)
+        (void)fprintf(stderr, "runner: cannot install the seccomp filter: %s\n", strerror(-x));
+    return x;
+}
+
 static int run(struct runner *r)
 {
     int x = start_foreign(r);
+    if (x == 0)
+        x = limit_pids(r);
     if (x == 0)
         load_plugins(r);
     if (x == 0)
@@ -585,25 +599,30 @@ static int run(struct runner *r)
     return x == -EPIPE ? 0 : x;
 }
 
-static int enter_sandbox(const struct mf_runner_options *o, char text[MF_SANDBOX_TEXT_MAX])
+static void init_limits(struct runner *r)
 {
-    char why[256] = "";
-    const char *files[MF_RUNNER_FAMILY_SO_MAX + 1];
+    const struct mf_runner_options *o = r->options;
     size_t n = 0;
     for (int i = 0; i < o->n_family_so; i++)
-        files[n++] = o->family_so[i];
+        r->readable[n++] = o->family_so[i];
     if (o->asm_folder && o->asm_folder[0])
-        files[n++] = o->asm_folder;
-    const struct mf_sandbox s = {.off = o->no_sandbox,
-                                 .device = o->device,
-                                 .scratch = o->scratch ? o->scratch : "",
-                                 .files = files,
-                                 .n_files = n,
-                                 .foreign = o->n_foreign > 0};
-    int r = mf_sandbox_enter(&s, text, why, sizeof(why));
-    if (r < 0)
+        r->readable[n++] = o->asm_folder;
+    r->limits = (struct mf_sandbox){.off = o->no_sandbox,
+                                    .pid_namespace = o->pid_namespace,
+                                    .device = o->device,
+                                    .scratch = o->scratch ? o->scratch : "",
+                                    .files = r->readable,
+                                    .n_files = n,
+                                    .foreign = o->n_foreign > 0};
+}
+
+static int enter_sandbox(struct runner *r)
+{
+    char why[256] = "";
+    int x = mf_sandbox_enter(&r->limits, r->sandbox, why, sizeof(why));
+    if (x < 0)
         (void)fprintf(stderr, "runner: %s\n", why);
-    return r;
+    return x;
 }
 
 int mf_runner_main(const struct mf_runner_options *o)
@@ -616,15 +635,13 @@ int mf_runner_main(const struct mf_runner_options *o)
         return 2;
     }
     (void)fcntl((int)fd, F_SETFD, FD_CLOEXEC);
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (o->parent > 0 && getppid() != o->parent)
-        return 0;
     if (o->scratch && o->scratch[0])
         (void)setenv(MF_CODE_FALLBACK_ENV, o->scratch, 1);
     if (o->asm_folder && o->asm_folder[0])
         (void)setenv(MF_ASM_FOLDER_ENV, o->asm_folder, 1);
     struct runner r = {.options = o};
-    if (enter_sandbox(o, r.sandbox) < 0)
+    init_limits(&r);
+    if (enter_sandbox(&r) < 0)
         return 1;
     if (o->memory_bytes > 0) {
         struct rlimit limit = {.rlim_cur = o->memory_bytes, .rlim_max = o->memory_bytes};

@@ -21,7 +21,7 @@ struct mf_runner_options {
     uint64_t memory_bytes; /* limit of the address space; 0: no limit */
     const char *scratch;   /* folder that the runner may write to; "": none */
     bool no_sandbox;       /* true: do not enter the sandbox (worker/sandbox/sandbox.h) */
-    int64_t parent;        /* pid of the worker; the runner exits if its parent process has another pid */
+    bool pid_namespace;    /* true: this process is in a PID namespace of its own */
 };
 
 /* Runs until the worker sends `stop` or exits. Returns the exit code. */

@@ -270,7 +270,8 @@ int mf_sandbox_enter(const struct mf_sandbox *s, char ret_text[MF_SANDBOX_TEXT_M
     char files[32] = "no landlock in this kernel";
     if (version > 0)
         mf_format(files, sizeof(files), "landlock %d", version);
-    mf_format(ret_text, MF_SANDBOX_TEXT_MAX, "%s, %s", files,
+    mf_format(ret_text, MF_SANDBOX_TEXT_MAX, "%s, %s, %s",
+              s->pid_namespace ? "pid namespace" : "no pid namespace", files,
               calls == 0 ? "seccomp" : "no seccomp in this kernel");
     return 0;
 }

@@ -1,6 +1,7 @@
 /* Sandbox of a runner and its children: limits what untrusted kernels can do.
  *
  *   privileges          no new privileges; all capabilities dropped
+ *   processes           a PID namespace (supervisor.h), or else mf_sandbox_pids
  *   files (Landlock)    read access to system libraries and drivers; write access to the scratch folder, the
  *                       code cache and, for a GPU, its device files. A runner may execute only the compile
  *                       helper. It may not send signals to other processes or use their abstract sockets
@@ -14,11 +15,13 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/types.h>
 
 #define MF_SANDBOX_TEXT_MAX 160
 
 struct mf_sandbox {
-    bool off; /* --no-sandbox */
+    bool off;           /* --no-sandbox */
+    bool pid_namespace; /* the process is in a PID namespace of its own (supervisor.h) */
     /* device name; selects the rules for its kind. For sim, also has the folder of the spec file */
     const char *device;
     const char *scratch;      /* folder that the runner may write to, and its TMPDIR; "": no such folder */
@@ -26,11 +29,17 @@ struct mf_sandbox {
     size_t n_files;
     bool foreign;
 };
-/* Enters the sandbox. Call before starting threads. ret_text lists the active mechanisms ("landlock 7,
- * seccomp") and the missing ones, for messages. If a mechanism of the kernel fails, returns -errno and names
- * the mechanism in why. */
+/* Enters the sandbox. Call before starting threads. ret_text lists the active mechanisms ("pid namespace,
+ * landlock 7, seccomp") and the missing ones, for messages. If a mechanism of the kernel fails, returns
+ * -errno and names the mechanism in why. */
 int mf_sandbox_enter(const struct mf_sandbox *s, char ret_text[MF_SANDBOX_TEXT_MAX], char *why,
                      size_t why_cap);
+
+/* Without a PID namespace, refuses calls that name another process: signals, limits, priority, CPU affinity
+ * and memory. This process may still send signals to `children`. Call before running untrusted code. A child
+ * that runs other untrusted code calls this for itself before it executes its program, because each process
+ * may still name itself. Does nothing in a PID namespace. Returns 0 or -errno. */
+int mf_sandbox_pids(const struct mf_sandbox *s, const pid_t *children, size_t n);
 
 /* Creates the scratch folder. If it exists, deletes its contents. */
 int mf_sandbox_scratch(const char *path);

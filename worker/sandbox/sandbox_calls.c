@@ -3,182 +3,199 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/audit.h>
-#include <linux/filter.h>
+#include <linux/fs.h>
 #include <linux/sched.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <sys/ioctl.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
 #include "common/base/cleanup.h"
+#include "worker/sandbox/bpf.h"
 
-#if defined(__x86_64__)
-#    define ARCH AUDIT_ARCH_X86_64
-#elif defined(__aarch64__)
-#    define ARCH AUDIT_ARCH_AARCH64
-#else
-#    define ARCH 0
-#endif
-#define X32_BIT 0x40000000u
 #define NAMESPACES                                                                             \
     (CLONE_NEWNS | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | \
      CLONE_NEWCGROUP)
 
+/* Calls that the headers of Debian 12 lack, with the first version of Linux that has them. Their numbers are
+ * the same on all architectures. */
+#define CALL_FCHMODAT2      452 /* 6.6 */
+#define CALL_SETXATTRAT     463 /* 6.13 */
+#define CALL_REMOVEXATTRAT  466 /* 6.13 */
+#define CALL_OPEN_TREE_ATTR 467 /* 6.15 */
+#define CALL_FILE_SETATTR   469 /* 6.17 */
+
 /* Kinds of runners that may make the call although a row denies it. */
 enum { GPU = 1, FOREIGN = 2, SANITIZED = 4 };
-/* Condition on the low 32 bits of an argument. */
-enum test { ALWAYS, IS, HAS, IS_NOT, IS_READ_TRUNC };
+/* Condition on the low 32 bits of an argument, after a bitwise and with the mask. */
+enum test { ALWAYS, IS, IS_NOT };
+#define EACH UINT32_MAX
+
+#define NOTHING 0 /* error: the call returns 0 and does nothing */
 
 struct row {
     int call, error;
     unsigned exempt;
     enum test test;
     int argument;
-    uint32_t value;
+    uint32_t mask, value;
 };
 
 /* clang-format off */
 static const struct row rows[] = {
     /* Network. A GPU driver must create an AF_UNIX socket and listen on it. No runner may connect. */
-    {SYS_socket,            EACCES, 0,             IS_NOT, 0, AF_UNIX},
-    {SYS_socket,            EACCES, GPU,           ALWAYS, 0, 0},
-    {SYS_connect,           EACCES, 0,             ALWAYS, 0, 0},
-    {SYS_sendto,            EACCES, 0,             IS_NOT, 4, 0}, /* denied if the call has an address */
+    {SYS_socket,            EACCES, 0,             IS_NOT, 0, EACH, AF_UNIX},
+    {SYS_socket,            EACCES, GPU,           ALWAYS, 0, 0, 0},
+    {SYS_connect,           EACCES, 0,             ALWAYS, 0, 0, 0},
+    /* A datagram socket can send descriptors to any path, and a filter cannot read the address of sendmsg.
+     * The mask lets only SOCK_STREAM and SOCK_SEQPACKET pass. */
+    {SYS_socket,            EACCES, 0,             IS_NOT, 1, 0xb, SOCK_STREAM},
+    {SYS_socketpair,        EACCES, 0,             IS_NOT, 1, 0xb, SOCK_STREAM},
+    /* denied if the call has an address */
+    {SYS_sendto,            EACCES, 0,             IS_NOT, 5, EACH, 0},
     /* io_uring operations bypass seccomp filters */
-    {SYS_io_uring_setup,    EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_io_uring_enter,    EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_io_uring_register, EPERM,  0,             ALWAYS, 0, 0},
+    {SYS_io_uring_setup,    EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_io_uring_enter,    EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_io_uring_register, EPERM,  0,             ALWAYS, 0, 0, 0},
     /* Programs. A GPU runner must execute the compile helper. Landlock denies it all programs except the
      * helper. */
-    {SYS_execve,            EACCES, GPU | FOREIGN, ALWAYS, 0, 0},
-    {SYS_execveat,          EACCES, GPU | FOREIGN, ALWAYS, 0, 0},
+    {SYS_execve,            EACCES, GPU | FOREIGN, ALWAYS, 0, 0, 0},
+    {SYS_execveat,          EACCES, GPU | FOREIGN, ALWAYS, 0, 0, 0},
     /* Calls that affect other processes. */
-    {SYS_ptrace,            EPERM,  SANITIZED,     ALWAYS, 0, 0},
-    {SYS_process_vm_readv,  EPERM,  SANITIZED,     ALWAYS, 0, 0},
-    {SYS_process_vm_writev, EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_kcmp,              EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_pidfd_getfd,       EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_ioctl,             EPERM,  0,             IS,     1, TIOCSTI}, /* TIOCSTI injects terminal input */
-    /* Calls that change the owner or permissions of files, which Landlock does not cover. */
-    {SYS_fchownat,          EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_fchown,            EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_setxattr,          EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_lsetxattr,         EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_fsetxattr,         EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_removexattr,       EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_lremovexattr,      EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_fremovexattr,      EPERM,  0,             ALWAYS, 0, 0},
-    /* GPU and foreign runners may make these calls, because compilers change the mode of files that they
-     * create. */
-    {SYS_fchmodat,          EPERM,  GPU | FOREIGN, ALWAYS, 0, 0},
-    {SYS_fchmod,            EPERM,  GPU | FOREIGN, ALWAYS, 0, 0},
+    {SYS_ptrace,            EPERM,  SANITIZED,     ALWAYS, 0, 0, 0},
+    {SYS_process_vm_readv,  EPERM,  SANITIZED,     ALWAYS, 0, 0, 0},
+    {SYS_process_vm_writev, EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_kcmp,              EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_pidfd_getfd,       EPERM,  0,             ALWAYS, 0, 0, 0},
+    /* injects terminal input */
+    {SYS_ioctl,             EPERM,  0,             IS,     1, EACH, TIOCSTI},
+    /* Calls that change the owner, mode, times or attributes of files, which Landlock does not cover. */
+    {SYS_fchownat,          EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_fchown,            EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_setxattr,          EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_lsetxattr,         EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_fsetxattr,         EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_removexattr,       EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_lremovexattr,      EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_fremovexattr,      EPERM,  0,             ALWAYS, 0, 0, 0},
+    {CALL_SETXATTRAT,       EPERM,  0,             ALWAYS, 0, 0, 0},
+    {CALL_REMOVEXATTRAT,    EPERM,  0,             ALWAYS, 0, 0, 0},
+    {CALL_FILE_SETATTR,     EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_ioctl,             EPERM,  0,             IS,     1, EACH, FS_IOC_SETFLAGS},
+    {SYS_ioctl,             EPERM,  0,             IS,     1, EACH, FS_IOC_FSSETXATTR},
+    {SYS_fcntl,             EPERM,  0,             IS,     1, EACH, F_SETLEASE},
+    {SYS_fchmodat,          EPERM,  GPU,           ALWAYS, 0, 0, 0},
+    {SYS_fchmod,            EPERM,  GPU,           ALWAYS, 0, 0, 0},
+    {CALL_FCHMODAT2,        EPERM,  GPU,           ALWAYS, 0, 0, 0},
+    {SYS_utimensat,         EPERM,  GPU,           ALWAYS, 0, 0, 0},
 #ifdef SYS_chmod
-    {SYS_chmod,             EPERM,  GPU | FOREIGN, ALWAYS, 0, 0},
-    {SYS_chown,             EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_lchown,            EPERM,  0,             ALWAYS, 0, 0},
+    {SYS_chmod,             EPERM,  GPU,           ALWAYS, 0, 0, 0},
+    {SYS_utime,             EPERM,  GPU,           ALWAYS, 0, 0, 0},
+    {SYS_utimes,            EPERM,  GPU,           ALWAYS, 0, 0, 0},
+    {SYS_futimesat,         EPERM,  GPU,           ALWAYS, 0, 0, 0},
+    {SYS_chown,             EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_lchown,            EPERM,  0,             ALWAYS, 0, 0, 0},
 #endif
+    /* GPU runtimes and compilers change the mode and the times of files that they create, and some fail if
+     * they cannot. For them, the calls succeed without an effect. */
+    {SYS_fchmodat,          NOTHING, 0,            ALWAYS, 0, 0, 0},
+    {SYS_fchmod,            NOTHING, 0,            ALWAYS, 0, 0, 0},
+    {CALL_FCHMODAT2,        NOTHING, 0,            ALWAYS, 0, 0, 0},
+    {SYS_utimensat,         NOTHING, 0,            ALWAYS, 0, 0, 0},
+#ifdef SYS_chmod
+    {SYS_chmod,             NOTHING, 0,            ALWAYS, 0, 0, 0},
+    {SYS_utime,             NOTHING, 0,            ALWAYS, 0, 0, 0},
+    {SYS_utimes,            NOTHING, 0,            ALWAYS, 0, 0, 0},
+    {SYS_futimesat,         NOTHING, 0,            ALWAYS, 0, 0, 0},
+#endif
+    /* Objects that belong to no folder. */
+    {SYS_shmget,            EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_shmat,             EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_shmctl,            EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_semget,            EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_semop,             EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_semtimedop,        EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_semctl,            EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_msgget,            EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_msgsnd,            EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_msgrcv,            EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_msgctl,            EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_mq_open,           EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_mq_unlink,         EPERM,  0,             ALWAYS, 0, 0, 0},
     /* Before version 3 (Linux 6.2), Landlock does not prevent truncation of readable files. */
-    {SYS_truncate,          EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_openat,            EPERM,  0,             IS_READ_TRUNC, 2, 0},
+    {SYS_truncate,          EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_openat,            EPERM,  0,             IS,     2, O_ACCMODE | O_TRUNC, O_RDONLY | O_TRUNC},
 #ifdef SYS_open
-    {SYS_open,              EPERM,  0,             IS_READ_TRUNC, 1, 0},
+    {SYS_open,              EPERM,  0,             IS,     1, O_ACCMODE | O_TRUNC, O_RDONLY | O_TRUNC},
 #endif
     /* ENOSYS makes callers use openat, because a filter cannot read the flags of openat2 */
-    {SYS_openat2,           ENOSYS, 0,             ALWAYS, 0, 0},
-    {SYS_open_by_handle_at, EPERM,  0,             ALWAYS, 0, 0},
+    {SYS_openat2,           ENOSYS, 0,             ALWAYS, 0, 0, 0},
+    {SYS_open_by_handle_at, EPERM,  0,             ALWAYS, 0, 0, 0},
     /* Namespaces and mounts, which would bypass these rules. */
-    {SYS_clone,             EPERM,  0,             HAS,    0, NAMESPACES},
+    {SYS_clone,             EPERM,  0,             IS_NOT, 0, NAMESPACES, 0},
     /* ENOSYS makes callers use clone, because a filter cannot read the flags of clone3 */
-    {SYS_clone3,            ENOSYS, 0,             ALWAYS, 0, 0},
-    {SYS_unshare,           EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_setns,             EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_mount,             EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_umount2,           EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_pivot_root,        EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_chroot,            EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_open_tree,         EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_move_mount,        EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_fsopen,            EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_fsconfig,          EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_fsmount,           EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_fspick,            EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_mount_setattr,     EPERM,  0,             ALWAYS, 0, 0},
+    {SYS_clone3,            ENOSYS, 0,             ALWAYS, 0, 0, 0},
+    {SYS_unshare,           EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_setns,             EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_mount,             EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_umount2,           EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_pivot_root,        EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_chroot,            EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_open_tree,         EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_move_mount,        EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_fsopen,            EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_fsconfig,          EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_fsmount,           EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_fspick,            EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_mount_setattr,     EPERM,  0,             ALWAYS, 0, 0, 0},
+    {CALL_OPEN_TREE_ATTR,   EPERM,  0,             ALWAYS, 0, 0, 0},
     /* Machine configuration and kernel interfaces with a large attack surface. */
-    {SYS_bpf,               EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_perf_event_open,   EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_userfaultfd,       EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_keyctl,            EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_add_key,           EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_request_key,       EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_fanotify_init,     EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_quotactl,          EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_acct,              EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_swapon,            EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_swapoff,           EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_reboot,            EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_syslog,            EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_sethostname,       EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_setdomainname,     EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_settimeofday,      EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_clock_settime,     EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_adjtimex,          EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_init_module,       EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_finit_module,      EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_delete_module,     EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_kexec_load,        EPERM,  0,             ALWAYS, 0, 0},
+    {SYS_bpf,               EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_perf_event_open,   EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_userfaultfd,       EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_keyctl,            EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_add_key,           EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_request_key,       EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_fanotify_init,     EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_quotactl,          EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_acct,              EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_swapon,            EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_swapoff,           EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_reboot,            EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_syslog,            EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_sethostname,       EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_setdomainname,     EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_settimeofday,      EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_clock_settime,     EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_adjtimex,          EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_init_module,       EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_finit_module,      EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_delete_module,     EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_kexec_load,        EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_kexec_file_load,   EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_quotactl_fd,       EPERM,  0,             ALWAYS, 0, 0, 0},
 #ifdef SYS_iopl
-    {SYS_iopl,              EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_ioperm,            EPERM,  0,             ALWAYS, 0, 0},
+    {SYS_iopl,              EPERM,  0,             ALWAYS, 0, 0, 0},
+    {SYS_ioperm,            EPERM,  0,             ALWAYS, 0, 0, 0},
 #endif
 };
 /* clang-format on */
 
-#define ROW_MAX 6 /* maximum number of BPF instructions per row */
-#define ALL_MAX (ROW_MAX * MF_ARRAY_LEN(rows) + 16)
-
-struct program {
-    struct sock_filter code[ALL_MAX];
-    unsigned short n;
-};
-
-static void add(struct program *p, uint16_t code, uint32_t k, uint8_t jump_true, uint8_t jump_false)
-{
-    p->code[p->n++] = (struct sock_filter){.code = code, .k = k, .jt = jump_true, .jf = jump_false};
-}
-
-static void load(struct program *p, size_t at)
-{
-    add(p, BPF_LD | BPF_W | BPF_ABS, (uint32_t)at, 0, 0);
-}
-
-static void add_return(struct program *p, uint32_t action)
-{
-    add(p, BPF_RET | BPF_K, action, 0, 0);
-}
-
 /* Adds the instructions of a row. The accumulator holds the system call number before and after them. */
-static void add_row(struct program *p, const struct row *r)
+static void add_row(struct mf_bpf *p, const struct row *r)
 {
     uint32_t no = SECCOMP_RET_ERRNO | (uint32_t)r->error;
     if (r->test == ALWAYS) {
-        add(p, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)r->call, 0, 1);
-        add_return(p, no);
+        mf_bpf_add(p, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)r->call, 0, 1);
+        mf_bpf_add(p, BPF_RET | BPF_K, no, 0, 0);
         return;
     }
-    bool truncates = r->test == IS_READ_TRUNC;
-    add(p, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)r->call, 0, truncates ? 5 : 4);
-    /* low half of the argument on little-endian machines */
-    load(p, offsetof(struct seccomp_data, args) + 8 * (size_t)r->argument);
-    if (truncates)
-        add(p, BPF_ALU | BPF_AND | BPF_K, O_ACCMODE | O_TRUNC, 0, 0);
-    uint16_t jump = BPF_JMP | BPF_K | (r->test == HAS ? BPF_JSET : BPF_JEQ);
-    add(p, jump, truncates ? O_RDONLY | O_TRUNC : r->value, r->test == IS_NOT, r->test != IS_NOT);
-    add_return(p, no);
-    load(p, offsetof(struct seccomp_data, nr));
+    mf_bpf_add(p, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)r->call, 0, 5);
+    mf_bpf_load_argument(p, r->argument);
+    mf_bpf_add(p, BPF_ALU | BPF_AND | BPF_K, r->mask, 0, 0);
+    mf_bpf_add(p, BPF_JMP | BPF_JEQ | BPF_K, r->value, r->test == IS_NOT, r->test != IS_NOT);
+    mf_bpf_add(p, BPF_RET | BPF_K, no, 0, 0);
+    mf_bpf_load_call(p);
 }
 
 static unsigned exempt_of(bool gpu, bool foreign)
@@ -193,25 +210,12 @@ static unsigned exempt_of(bool gpu, bool foreign)
 
 int mf_sandbox_calls(bool gpu, bool foreign)
 {
-    struct program p = {.n = 0};
+    struct mf_bpf p;
     unsigned exempt = exempt_of(gpu, foreign);
-    if (ARCH == 0)
-        return -ENOSYS;
-    load(&p, offsetof(struct seccomp_data, arch));
-    add(&p, BPF_JMP | BPF_JEQ | BPF_K, ARCH, 1, 0);
-    add_return(&p, SECCOMP_RET_KILL_PROCESS);
-    load(&p, offsetof(struct seccomp_data, nr));
-#ifdef __x86_64__
-    add(&p, BPF_JMP | BPF_JGE | BPF_K, X32_BIT, 0, 1);
-    add_return(&p, SECCOMP_RET_ERRNO | EPERM);
-#endif
+    mf_bpf_begin(&p);
     for (size_t i = 0; i < MF_ARRAY_LEN(rows); i++) {
         if (!(rows[i].exempt & exempt))
             add_row(&p, &rows[i]);
     }
-    add_return(&p, SECCOMP_RET_ALLOW);
-    const struct sock_fprog program = {.len = p.n, .filter = p.code};
-    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) < 0)
-        return errno == EINVAL || errno == ENOSYS ? -ENOSYS : -errno;
-    return 0;
+    return mf_bpf_install(&p);
 }

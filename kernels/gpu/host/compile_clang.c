@@ -136,7 +136,7 @@ int mf_clang_compile(const char *arch, const char *source, const char *out, char
         return -EIO;
     }
     mf_format(from, sizeof(from), "%s/%s", folder, source);
-    mf_format(part, sizeof(part), "%s.%d", out, (int)getpid());
+    mf_code_part_path(out, part);
     int r = write_sources(folder);
     if (r < 0)
         (void)fprintf(stderr, "cannot write sources to %s: %s\n", folder, strerror(-r));

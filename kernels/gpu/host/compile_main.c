@@ -137,7 +137,7 @@ static void print_log(const struct calls *c, void *program)
 static int write_file(const char *out, const char *code, size_t n)
 {
     char part[PATH_MAX];
-    mf_format(part, sizeof(part), "%s.%d", out, (int)getpid());
+    mf_code_part_path(out, part);
     _cleanup_(mf_closep) int fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0)
         return -errno;
