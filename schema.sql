@@ -311,6 +311,10 @@ CREATE TABLE pipeline (
     sum_us      REAL NOT NULL,          -- sum of its steps' times, plus one launch gap per step
     forecast_us REAL NOT NULL,          -- sum_us, corrected by structure_ratio
     finalist    INTEGER NOT NULL CHECK (finalist IN (0, 1)), -- 1: the pipeline races
+    -- Time in the race, paired by round with the race's winner, so that the times of a task's pipelines can be
+    -- compared; race_mad: median absolute deviation of the paired samples. NULL: no time in the race.
+    race_us     REAL,
+    race_mad    REAL,
     UNIQUE (task, steps)
 ) STRICT;
 
@@ -318,8 +322,11 @@ CREATE TABLE layout_race (              -- winner of a task's race among the pip
     task        INTEGER NOT NULL REFERENCES task,
     layout      TEXT NOT NULL,
     pipeline    INTEGER NOT NULL REFERENCES pipeline,
-    us          REAL NOT NULL,          -- median of the rerun
+    us          REAL NOT NULL,          -- as in config
     mad         REAL,
+    n           INTEGER NOT NULL DEFAULT 0,
+    tries       INTEGER NOT NULL DEFAULT 1,
+    unstable    TEXT NOT NULL DEFAULT '',
     ties        TEXT NOT NULL,          -- as config.ties
     provenance  TEXT NOT NULL,          -- as config.provenance
     PRIMARY KEY (task, layout)
@@ -346,7 +353,15 @@ CREATE TABLE config (                   -- the winning pipeline of a task
     class       INTEGER NOT NULL REFERENCES device_class,
     model       INTEGER NOT NULL REFERENCES device_model,
     pipeline    INTEGER NOT NULL REFERENCES pipeline,
-    us          REAL NOT NULL,          -- median of the rerun
+    -- Median of the rerun's samples (without a rerun: of the race; for a kept row: of the comparison), median
+    -- absolute deviation and number of the same samples. mad NULL, n 0: unknown.
+    us          REAL NOT NULL,
+    mad         REAL,
+    n           INTEGER NOT NULL DEFAULT 0,
+    tries       INTEGER NOT NULL DEFAULT 1, -- number of times that the pipeline was rerun, or 1
+    -- Why no rerun was accepted (measure/race/rerun_judge.h, common/moe/token_order.h), as a sentence. '': us
+    -- is accepted.
+    unstable    TEXT NOT NULL DEFAULT '',
     us1         REAL NOT NULL,          -- part of us: the steps up to and including stage 1
     us2         REAL NOT NULL,          -- part of us: the remaining steps
     err1        REAL NOT NULL,
@@ -402,8 +417,6 @@ CREATE TABLE promotion (
     least       REAL NOT NULL,          -- minimum improvement: 0.03 is three percent
     decision    TEXT NOT NULL CHECK (decision IN ('pending', 'promoted', 'kept', 'undecided')),
     reason      TEXT NOT NULL,
-    mad         REAL,                   -- kept: median absolute deviation of the deployed row's new samples
-    n           INTEGER,                -- kept: number of these samples
     at_ms       INTEGER NOT NULL
 ) STRICT;
 

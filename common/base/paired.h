@@ -24,6 +24,11 @@ MF_NAMES_DECLARE(mf_paired_verdict, MF_PAIRED_, MF_PAIRED_MAP);
  * is always rerun. Used by the coordinator, which budgets the race, and by the worker, which runs the race.
  */
 #define MF_RACE_RERUN_MAX 4
+/* Maximum number of measurements of a race's winner. A measurement that is not accepted is repeated after the
+ * device is calm again; after the last one, the row is stored as unstable. Limits the reruns of one race (the
+ * worker judges measure/race/rerun_judge.h) and of one task (the coordinator judges
+ * common/moe/token_order.h). */
+#define MF_RERUN_TRIES_MAX 3
 
 struct mf_paired_rule {
     double least_effect; /* fraction in [0, 1); 0.03 means 3% */

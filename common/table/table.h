@@ -67,7 +67,8 @@ MF_NAMES_DECLARE(mf_result, MF_RESULT_, MF_RESULT_MAP);
     X(P, N, "n")                   /* number of samples of us */                       \
     X(P, MAD, "mad")               /* median absolute deviation of us, in µs */        \
     X(P, PROVENANCE, "provenance") /* "moefarm:METHOD", such as "moefarm:race" */      \
-    X(P, FORM, "form")             /* form of the shape, part of the key; written only if a row has one */
+    X(P, FORM, "form")             /* form of the shape, part of the key; written only if a row has one */ \
+    X(P, UNSTABLE, "unstable")     /* why no measurement of us was accepted; written only if a row has one */
 /* clang-format on */
 MF_NAMES_DECLARE(mf_own, MF_OWN_, MF_OWN_MAP);
 
@@ -125,6 +126,8 @@ enum mf_severity { MF_WARNING, MF_ERROR };
     X(P, UNLISTED, "unlisted")     /* a kernel name that this build's AITER lists lack */               \
     X(P, FOREIGN, "foreign")       /* a kernel family that this build lacks */                          \
     X(P, UNREACHABLE, "unreachable") /* no AITER call computes this key */                                \
+    X(P, UNSTABLE, "unstable")     /* no measurement of us was accepted */                              \
+    X(P, TOKEN_ORDER, "token_order") /* slower than a row with more tokens */                           \
     X(P, HOLE, "hole")             /* a token count between two rows of a layer model is missing */
 MF_NAMES_DECLARE(mf_problem_code, MF_PROBLEM_, MF_PROBLEM_MAP);
 /* clang-format on */

@@ -5,6 +5,7 @@
 #include "common/moe/layer.h"
 #include "common/moe/production_key.h"
 #include "common/moe/production_lookup.h"
+#include "common/moe/token_order.h"
 #include "common/table/table_internal.h"
 
 #include <errno.h>
@@ -40,6 +41,8 @@ static const struct {
     [MF_PROBLEM_MISSPELT_COLUMN] = {FAILS, "misspelt shape column"},
     [MF_PROBLEM_SHADOWED]    = {FAILS,   "AITER serves a row with another activation"},
     [MF_PROBLEM_BEYOND_PEAK] = {FAILS,   "time below what the device can reach"},
+    [MF_PROBLEM_UNSTABLE]    = {FAILS,   "no measurement of the time was accepted"},
+    [MF_PROBLEM_TOKEN_ORDER] = {FAILS,   "slower than a row with more tokens"},
     [MF_PROBLEM_ERR_LIMIT]   = {FAILS,   "err1 or err2 above the limit"},
     [MF_PROBLEM_KERNEL]      = {FAILS,   "unknown kernel name"},
     [MF_PROBLEM_UNLISTED]    = {WARNS,   "kernel name that this build's AITER lists lack"},
@@ -290,6 +293,15 @@ static void check_name(struct check *c, const struct ref *ref)
         add_finding(c, ref, wrong.code, wrong.column, "%s", wrong.reason);
 }
 
+static void check_unstable(struct check *c, const struct ref *ref)
+{
+    const char *reason = ref->row->own[MF_OWN_UNSTABLE];
+    if (reason && *reason)
+        add_finding(c, ref, MF_PROBLEM_UNSTABLE, "us",
+                    "us is %.10g, but no measurement was accepted: %s; tune the shape again on a quiet host",
+                    ref->row->us, reason);
+}
+
 /* -------------------------------------------------------------------------------------------- ladders */
 
 static int compare_model(const struct ref *a, const struct ref *b)
@@ -307,6 +319,68 @@ static int compare_ladder(const void *a, const void *b)
     if (r == 0)
         r = (x->row->shape.token > y->row->shape.token) - (x->row->shape.token < y->row->shape.token);
     return r != 0 ? r : compare_order(x, y);
+}
+
+/* Compares device model and routing of the measurement. Times with different ones cannot be compared. */
+static int compare_basis(const struct ref *a, const struct ref *b)
+{
+    static const enum mf_own basis[] = {MF_OWN_MODEL, MF_OWN_ROUTING};
+    for (size_t i = 0; i < MF_ARRAY_LEN(basis); i++) {
+        const char *x = a->row->own[basis[i]], *y = b->row->own[basis[i]];
+        int r = strcmp(x ? x : "", y ? y : "");
+        if (r != 0)
+            return r;
+    }
+    return 0;
+}
+
+static int compare_measured_ladder(const void *a, const void *b)
+{
+    const struct ref *x = a, *y = b;
+    int r = compare_model(x, y);
+    if (r == 0)
+        r = compare_basis(x, y);
+    return r != 0 ? r : compare_ladder(x, y);
+}
+
+static struct mf_rung rung_of(const struct mf_table_row *row)
+{
+    struct mf_rung rung = {row->shape.token, row->us, (double)NAN};
+    const char *mad = row->own[MF_OWN_MAD];
+    double value;
+    if (mad && mf_parse_double(mad, &value) == 0 && value > 0)
+        rung.mad = value;
+    return rung;
+}
+
+static void check_breach(struct check *c, const struct ref *ref, const struct ref *fastest)
+{
+    char why[MF_REASON_MAX], place[LOCATION_MAX];
+    const struct mf_rung own = rung_of(ref->row), other = rung_of(fastest->row);
+    if (!mf_token_order_breach(&own, &other, 1))
+        return;
+    mf_token_order_explain(&own, &other, why);
+    add_finding(c, ref, MF_PROBLEM_TOKEN_ORDER, "us", "us is %s (%s); tune both shapes again on a quiet host",
+                why, format_location(ref->table, fastest->table, fastest->row->line, place));
+}
+
+/* Finds rows that are slower than a row with more tokens. Goes from the most tokens to the fewest, with the
+ * fastest row so far. */
+static void check_token_order(struct check *c)
+{
+    const struct ref *fastest = NULL;
+    qsort(c->refs, c->n, sizeof(*c->refs), compare_measured_ladder);
+    for (size_t i = c->n; i-- > 0;) {
+        const struct ref *ref = &c->refs[i];
+        if (fastest && (compare_model(ref, fastest) != 0 || compare_basis(ref, fastest) != 0))
+            fastest = NULL;
+        if (!(ref->row->us > 0))
+            continue;
+        if (fastest)
+            check_breach(c, ref, fastest);
+        if (!fastest || ref->row->us < fastest->row->us)
+            fastest = ref;
+    }
 }
 
 /* Returns the next larger bucket. */
@@ -369,6 +443,7 @@ int mf_tables_check(struct mf_table *const *tables, size_t n, const struct mf_ch
     for (size_t i = 0; i < c.n && r == 0; i++) {
         check_peak(&c, &c.refs[i]);
         check_err(&c, &c.refs[i]);
+        check_unstable(&c, &c.refs[i]);
         check_production_key(&c, &c.refs[i]);
         check_name(&c, &c.refs[i]);
     }
@@ -376,6 +451,7 @@ int mf_tables_check(struct mf_table *const *tables, size_t n, const struct mf_ch
         drop_ignored(&c);
         check_shadowed(&c);
         check_ladders(&c);
+        check_token_order(&c);
         r = c.r;
     }
     free(c.refs);

@@ -36,9 +36,22 @@ static void add_column(struct writer *w, enum source source, int index, const ch
 
 /* Columns that the rows need in addition to AITER's. */
 struct content {
-    bool class, tag, own;
-    bool form; /* true: at least one shape has properties that the twelve columns cannot express */
+    bool class, tag;
+    bool own[MF_OWN_N_];
 };
+
+/* True for columns of moefarm that are written only if a row has a value in them. The other columns of moefarm
+ * are written together. */
+static bool is_optional(enum mf_own i)
+{
+    return i == MF_OWN_FORM || i == MF_OWN_UNSTABLE;
+}
+
+static void mark_own(struct content *c, enum mf_own column)
+{
+    for (enum mf_own i = 0; i < MF_OWN_N_; i++)
+        c->own[i] = c->own[i] || i == column || (!is_optional(i) && !is_optional(column));
+}
 
 static struct content content_of(const struct mf_table *t)
 {
@@ -47,18 +60,20 @@ static struct content content_of(const struct mf_table *t)
         const struct mf_table_row *row = &t->rows[n];
         c.class = c.class || row->class.cu_num > 0;
         c.tag = c.tag || mf_table_row_has_tag(row);
-        for (int i = 0; i < MF_OWN_N_; i++)
-            c.own = c.own || (i != MF_OWN_FORM && row->own[i] && *row->own[i]);
-        c.form = c.form || (row->own[MF_OWN_FORM] && *row->own[MF_OWN_FORM]);
+        for (enum mf_own i = 0; i < MF_OWN_N_; i++) {
+            if (!c.own[i] && row->own[i] && *row->own[i])
+                mark_own(&c, i);
+        }
     }
     if (t->n_strays == 0)
         return c;
     /* A stray is not interpreted, so it keeps all columns of its file. */
     c.class = c.class || mf_csv_column(t->header, t->n_header, "cu_num") >= 0;
     c.tag = c.tag || mf_csv_column(t->header, t->n_header, "_tag") >= 0;
-    for (enum mf_own i = 0; i < MF_OWN_N_; i++)
-        c.own = c.own || (i != MF_OWN_FORM && mf_csv_column(t->header, t->n_header, mf_own_name(i)) >= 0);
-    c.form = c.form || mf_csv_column(t->header, t->n_header, mf_own_name(MF_OWN_FORM)) >= 0;
+    for (enum mf_own i = 0; i < MF_OWN_N_; i++) {
+        if (mf_csv_column(t->header, t->n_header, mf_own_name(i)) >= 0)
+            mark_own(&c, i);
+    }
     return c;
 }
 
@@ -78,7 +93,7 @@ static void choose_columns(struct writer *w, enum mf_table_columns columns)
     if (has.tag)
         add_column(w, TAG, 0, "_tag");
     for (enum mf_own i = 0; i < MF_OWN_N_; i++) {
-        if (i == MF_OWN_FORM ? has.form : has.own)
+        if (has.own[i])
             add_column(w, OWN, (int)i, mf_own_name(i));
     }
     for (size_t i = 0; i < w->t->n_other; i++)

@@ -170,6 +170,11 @@ double mf_sim_factor_of(const struct mf_device *device, const char *step_name)
     return mf_sim_spec_factor(&((const struct sim_device *)device)->spec, step_name);
 }
 
+double mf_sim_disturbance_of(const struct mf_device *device, enum mf_sim_part part, int64_t token)
+{
+    return mf_sim_spec_disturb(&((const struct sim_device *)device)->spec, part, token);
+}
+
 int64_t mf_sim_step_ms(const struct mf_device *device)
 {
     return ((const struct sim_device *)device)->spec.step_ms;

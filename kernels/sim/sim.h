@@ -11,13 +11,16 @@
  *
  * A spec file injects faults:
  *    {"step_ms": 50, "pipeline_ms": 0, "faults": [{"match": "sim_s1_m64_*", "fault": "crash", "first": 1}],
- *     "times": [{"match": "sim_s2_*", "factor": 0.9}]}
+ *     "times": [{"match": "sim_s2_*", "factor": 0.9}],
+ *     "disturbances": [{"part": "rerun", "token": 16, "factor": 2.4, "first": 1}]}
  *
  *   step_ms      wall time that a step takes, in ms (0: returns at once)
  *   pipeline_ms  wall time that a raced pipeline takes, in ms (default: step_ms)
  *   faults       a fault hits the steps with matching names; `first` is the maximum number of hits of all
  *                runners and workers that use the spec file (counted in files next to the spec file)
- *   times        the true time of matching steps is multiplied by `factor`, so that devices can differ */
+ *   times        the true time of matching steps is multiplied by `factor`, so that devices can differ
+ *   disturbances the samples of a part of a race (MF_SIM_PART_MAP) of the shape with `token` tokens (default:
+ *                any) are multiplied by `factor`; `first` as for faults */
 #pragma once
 
 #include <stdint.h>
@@ -46,6 +49,9 @@ double mf_sim_sample_us(double us, uint64_t noise, int64_t index);
 enum mf_sim_fault mf_sim_fault_of(struct mf_device *device, const char *step_name);
 /* Returns the factor by which the true time of this step is multiplied on the device. */
 double mf_sim_factor_of(const struct mf_device *device, const char *step_name);
+/* Returns the factor by which samples of this part of a race are multiplied, 1 if it is not disturbed. Counts
+ * the hit as mf_sim_fault_of does. */
+double mf_sim_disturbance_of(const struct mf_device *device, enum mf_sim_part part, int64_t token);
 int64_t mf_sim_step_ms(const struct mf_device *device);
 int64_t mf_sim_pipeline_ms(const struct mf_device *device);
 

@@ -1,4 +1,4 @@
-/* Faults that a simulated step can have. */
+/* Faults that a simulated step can have, and parts of a race that can be disturbed. */
 #pragma once
 
 #include "common/base/names.h"
@@ -18,3 +18,11 @@
     X(P, SLOW, "slow")               /* takes 20 times its true time */
 /* clang-format on */
 MF_NAMES_DECLARE(mf_sim_fault, MF_SIM_FAULT_, MF_SIM_FAULT_MAP);
+
+/* clang-format off */
+#define MF_SIM_PART_MAP(X, P)                                                     \
+    X(P, UNIT, "unit")   /* all samples of a race unit */                         \
+    X(P, RERUN, "rerun") /* one rerun of the winners; the canary does not see it */ \
+    X(P, ROUND, "round") /* one round or round of a rerun; the canary sees it */
+/* clang-format on */
+MF_NAMES_DECLARE(mf_sim_part, MF_SIM_PART_, MF_SIM_PART_MAP);

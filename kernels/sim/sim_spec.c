@@ -13,6 +13,7 @@
 #include "common/base/text.h"
 
 MF_NAMES_DEFINE(mf_sim_fault, MF_SIM_FAULT_, MF_SIM_FAULT_MAP)
+MF_NAMES_DEFINE(mf_sim_part, MF_SIM_PART_, MF_SIM_PART_MAP)
 
 static int read_file(const char *path, char **ret, size_t *ret_len)
 {
@@ -64,25 +65,62 @@ static int parse_time(const cJSON *json, struct mf_sim_time *time, const char **
                : 0;
 }
 
-static int parse_times(const cJSON *times, struct mf_sim_spec *s, char *why, size_t why_cap)
+static int parse_disturbance(const cJSON *json, struct mf_sim_disturbance *d, const char **ret_field)
 {
-    const cJSON *item;
-    size_t n = (size_t)cJSON_GetArraySize(times);
-    if (n > MF_SIM_FAULTS_MAX) {
-        mf_format(why, why_cap, "times has %zu members, at most %d are allowed", n, MF_SIM_FAULTS_MAX);
+    const char *part;
+    *ret_field = "part";
+    if (mf_json_text(json, "part", &part) < 0 || mf_sim_part_parse(part, &d->part) < 0)
         return -EINVAL;
+    *ret_field = "factor";
+    if (mf_json_double(json, "factor", &d->factor) < 0 || !(d->factor > 0 && d->factor < 1e6))
+        return -EINVAL;
+    *ret_field = "token";
+    int r = mf_json_i64(json, "token", 1, INT32_MAX, &d->token);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    *ret_field = "first";
+    r = mf_json_i64(json, "first", 1, 1000000, &d->first);
+    return r == -ENOENT ? 0 : r;
+}
+
+/* The three arrays of a spec file. */
+static int parse_item(struct mf_sim_spec *s, size_t list, const cJSON *item, const char **ret_field)
+{
+    switch (list) {
+    case 0:
+        return parse_time(item, &s->times[s->n_times++], ret_field);
+    case 1:
+        return parse_rule(item, &s->rules[s->n_rules++], ret_field);
+    default:
+        return parse_disturbance(item, &s->disturbances[s->n_disturbances++], ret_field);
     }
-    s->times = calloc(n + 1, sizeof(*s->times));
-    if (!s->times)
+}
+
+static int parse_lists(const cJSON *json, struct mf_sim_spec *s, char *why, size_t why_cap)
+{
+    static const char *const names[] = {"times", "faults", "disturbances"};
+    s->times = calloc(MF_SIM_FAULTS_MAX, sizeof(*s->times));
+    s->rules = calloc(MF_SIM_FAULTS_MAX, sizeof(*s->rules));
+    s->disturbances = calloc(MF_SIM_FAULTS_MAX, sizeof(*s->disturbances));
+    if (!s->times || !s->rules || !s->disturbances)
         return -ENOMEM;
-    cJSON_ArrayForEach (item, times) {
-        const char *field;
-        int r = parse_time(item, &s->times[s->n_times], &field);
-        if (r < 0) {
-            mf_format(why, why_cap, "times[%zu].%s is missing or invalid", s->n_times, field);
-            return r;
+    for (size_t list = 0; list < MF_ARRAY_LEN(names); list++) {
+        const cJSON *array = mf_json_array(json, names[list]), *item;
+        int n = cJSON_GetArraySize(array), i = 0;
+        if (n > MF_SIM_FAULTS_MAX) {
+            mf_format(why, why_cap, "%s has %d members, at most %d are allowed", names[list], n,
+                      MF_SIM_FAULTS_MAX);
+            return -EINVAL;
         }
-        s->n_times++;
+        cJSON_ArrayForEach (item, array) {
+            const char *field;
+            int r = parse_item(s, list, item, &field);
+            if (r < 0) {
+                mf_format(why, why_cap, "%s[%d].%s is missing or invalid", names[list], i, field);
+                return r;
+            }
+            i++;
+        }
     }
     return 0;
 }
@@ -100,31 +138,7 @@ static int parse_spec(const cJSON *json, struct mf_sim_spec *s, char *why, size_
         mf_format(why, why_cap, "pipeline_ms: expected a number from 0 to 600000");
         return r;
     }
-    r = parse_times(mf_json_array(json, "times"), s, why, why_cap);
-    if (r < 0)
-        return r;
-    const cJSON *faults = mf_json_array(json, "faults"), *item;
-    if (!faults)
-        return 0;
-    size_t n = (size_t)cJSON_GetArraySize(faults), i = 0;
-    if (n > MF_SIM_FAULTS_MAX) {
-        mf_format(why, why_cap, "faults has %zu members, at most %d are allowed", n, MF_SIM_FAULTS_MAX);
-        return -EINVAL;
-    }
-    s->rules = calloc(n + 1, sizeof(*s->rules));
-    if (!s->rules)
-        return -ENOMEM;
-    cJSON_ArrayForEach (item, faults) {
-        const char *field;
-        r = parse_rule(item, &s->rules[i], &field);
-        if (r < 0) {
-            mf_format(why, why_cap, "faults[%zu].%s is missing or invalid", i, field);
-            return r;
-        }
-        i++;
-    }
-    s->n_rules = n;
-    return 0;
+    return parse_lists(json, s, why, why_cap);
 }
 
 int mf_sim_spec_load(const char *path, struct mf_sim_spec *ret, char *why, size_t why_cap)
@@ -162,21 +176,24 @@ void mf_sim_spec_release(struct mf_sim_spec *s)
     free(s->path);
     free(s->rules);
     free(s->times);
+    free(s->disturbances);
     *s = (struct mf_sim_spec){0};
 }
 
 /* Counts a hit by appending one byte to a file next to the spec file, so that the count survives the runner
- * that the fault kills. */
-static bool count_hit(const struct mf_sim_spec *s, size_t rule)
+ * that the fault kills. `file` numbers the rules, then the disturbances. first 0: any number of hits. */
+static bool count_hit(const struct mf_sim_spec *s, size_t file, int64_t first)
 {
+    if (first == 0)
+        return true;
     _cleanup_(mf_freep) char *path = NULL;
-    if (asprintf(&path, "%s.hits.%zu", s->path, rule) < 0) {
+    if (asprintf(&path, "%s.hits.%zu", s->path, file) < 0) {
         path = NULL;
         return false;
     }
     _cleanup_(mf_closep) int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     struct stat st;
-    if (fd < 0 || flock(fd, LOCK_EX) < 0 || fstat(fd, &st) < 0 || st.st_size >= s->rules[rule].first)
+    if (fd < 0 || flock(fd, LOCK_EX) < 0 || fstat(fd, &st) < 0 || st.st_size >= first)
         return false;
     return write(fd, "x", 1) == 1;
 }
@@ -192,8 +209,18 @@ double mf_sim_spec_factor(const struct mf_sim_spec *s, const char *step_name)
 enum mf_sim_fault mf_sim_spec_hit(const struct mf_sim_spec *s, const char *step_name)
 {
     for (size_t i = 0; i < s->n_rules; i++) {
-        if (mf_glob(s->rules[i].match, step_name) && (s->rules[i].first == 0 || count_hit(s, i)))
+        if (mf_glob(s->rules[i].match, step_name) && count_hit(s, i, s->rules[i].first))
             return s->rules[i].fault;
     }
     return MF_SIM_FAULT_NONE;
+}
+
+double mf_sim_spec_disturb(const struct mf_sim_spec *s, enum mf_sim_part part, int64_t token)
+{
+    for (size_t i = 0; i < s->n_disturbances; i++) {
+        const struct mf_sim_disturbance *d = &s->disturbances[i];
+        if (d->part == part && (d->token == 0 || d->token == token) && count_hit(s, s->n_rules + i, d->first))
+            return d->factor;
+    }
+    return 1;
 }

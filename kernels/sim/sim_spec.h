@@ -19,6 +19,13 @@ struct mf_sim_time {
     double factor;
 };
 
+struct mf_sim_disturbance {
+    enum mf_sim_part part;
+    int64_t token; /* token count of the shape; 0: any */
+    double factor; /* of all samples of the part */
+    int64_t first; /* maximum number of hits; 0: unlimited */
+};
+
 struct mf_sim_spec {
     char *path; /* path of the spec file; NULL: no spec file */
     int64_t step_ms, pipeline_ms;
@@ -26,6 +33,8 @@ struct mf_sim_spec {
     size_t n_rules;
     struct mf_sim_time *times;
     size_t n_times;
+    struct mf_sim_disturbance *disturbances;
+    size_t n_disturbances;
 };
 
 /* Returns 0, or -errno with a reason in why that names the wrong JSON member. */
@@ -36,3 +45,6 @@ double mf_sim_spec_factor(const struct mf_sim_spec *s, const char *step_name);
 /* Returns the fault of the first rule that matches the step and has not reached its maximum number of hits.
  */
 enum mf_sim_fault mf_sim_spec_hit(const struct mf_sim_spec *s, const char *step_name);
+/* Returns the factor of the first disturbance of the part that matches the token count and has not reached its
+ * maximum number of hits; 1: none. */
+double mf_sim_spec_disturb(const struct mf_sim_spec *s, enum mf_sim_part part, int64_t token);

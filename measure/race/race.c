@@ -12,6 +12,7 @@
 #include "common/base/stats.h"
 #include "common/base/text.h"
 #include "kernels/core/philox.h"
+#include "measure/race/rerun_judge.h"
 
 #define CONFIDENCE 0.95
 /* relative difference in time; among racers this close to the leader, spread, number of steps and id decide
@@ -84,6 +85,8 @@ struct race_group {
     int rounds;    /* rounds run by all remaining racers */
     size_t winner; /* index of the winner; set by choose_winner */
     bool decided;
+    int tries;                    /* reruns of the winner */
+    char unstable[MF_REASON_MAX]; /* why the last rerun was not accepted; "": it was */
 };
 
 struct race {
@@ -92,12 +95,13 @@ struct race {
     struct mf_racer *racers;
     size_t n;
     const int *weight;
-    mf_race_sample_fn sample;
-    void *context;
+    const struct mf_race_device *device;
     struct race_group groups[MF_RACE_GROUPS_MAX];
     size_t n_groups;
     size_t *order; /* order of the samples within a round */
     int rounds, calls;
+    int repeated;         /* rounds that were repeated because the canary was slow */
+    int disturbed;        /* rounds of the rerun that count although the canary was slow */
     double *score;        /* per racer: clipped mean of its samples relative to each round's median */
     double *round_median; /* per round: median time of the group */
     double *noise;        /* per remaining racer: noise scale of its relative samples */
@@ -119,7 +123,8 @@ static void take_sample(struct race *r, size_t i, bool fresh)
 {
     struct mf_racer *racer = &r->racers[i];
     double us = 0;
-    int result = r->sample(r->context, i, fresh ? MF_RACE_FRESH : r->rounds, &us, racer->reason);
+    int result =
+        r->device->sample(r->device->context, i, fresh ? MF_RACE_FRESH : r->rounds, &us, racer->reason);
     r->calls++;
     if (result == 0) {
         racer->samples[racer->n_samples++] = us;
@@ -131,6 +136,50 @@ static void take_sample(struct race *r, size_t i, bool fresh)
     if (racer->reason[0] == 0)
         mf_format(racer->reason, sizeof(racer->reason), "a run in the race failed: %s",
                   result < 0 ? strerror(-result) : mf_status_name(racer->status));
+}
+
+static bool is_calm(const struct race *r)
+{
+    return !r->device->is_calm || r->device->is_calm(r->device->context);
+}
+
+static void settle(const struct race *r)
+{
+    if (r->device->settle)
+        r->device->settle(r->device->context);
+}
+
+/* Discards the last sample of each racer that has not failed. */
+static void discard_samples(struct race *r, const size_t *order, size_t n, bool fresh)
+{
+    for (size_t i = 0; i < n; i++) {
+        struct mf_racer *racer = &r->racers[order[i]];
+        if (racer->status != MF_STATUS_OK)
+            continue;
+        racer->n_samples--;
+        racer->n_rounds -= !fresh;
+    }
+}
+
+/* Takes one sample of each racer in `order`, in shuffled order. Repeats this if the canary is slow afterwards,
+ * because the device was then throttled or disturbed. Returns false if the samples are kept although the
+ * canary was slow, because the race has repeated too many rounds. */
+static bool sample_each(struct race *r, size_t *order, size_t n, bool fresh)
+{
+    for (;;) {
+        shuffle(r, order, n);
+        for (size_t i = 0; i < n; i++) {
+            if (r->racers[order[i]].status == MF_STATUS_OK)
+                take_sample(r, order[i], fresh);
+        }
+        if (is_calm(r))
+            return true;
+        if (r->repeated == MF_RACE_REPEATS_MAX)
+            return false;
+        r->repeated++;
+        discard_samples(r, order, n, fresh);
+        settle(r);
+    }
 }
 
 static void remove_failed(struct race *r, struct race_group *h)
@@ -151,9 +200,7 @@ static void run_round(struct race *r)
         for (size_t i = 0; i < r->groups[k].n_in; i++)
             r->order[n++] = r->groups[k].in[i];
     }
-    shuffle(r, r->order, n);
-    for (size_t i = 0; i < n; i++)
-        take_sample(r, r->order[i], false);
+    (void)sample_each(r, r->order, n, false);
     r->rounds++;
     for (size_t k = 0; k < r->n_groups; k++) {
         remove_failed(r, &r->groups[k]);
@@ -377,25 +424,56 @@ static size_t nearest_ties(const struct race *r, const struct race_group *h, siz
     return n;
 }
 
+/* Takes the rerun samples of the racers in `order`, after discarding those of an earlier rerun. */
+static void rerun_each(struct race *r, size_t *order, size_t n)
+{
+    r->disturbed = 0;
+    for (size_t j = 0; j < n; j++)
+        r->racers[order[j]].n_samples = r->racers[order[j]].n_rounds;
+    for (int i = 0; i < r->plan->fresh; i++)
+        r->disturbed += !sample_each(r, order, n, true);
+}
+
+/* Judges the rerun of the group's winner. A winner that has failed is not judged, because it is replaced. */
+static bool accepts_rerun(struct race *r, struct race_group *h)
+{
+    const struct mf_racer *w = &r->racers[h->winner];
+    const struct mf_rerun rerun = {.rounds = w->samples,
+                                   .n_rounds = w->n_rounds,
+                                   .fresh = w->samples + w->n_rounds,
+                                   .n_fresh = w->n_samples - w->n_rounds};
+    h->unstable[0] = '\0';
+    if (w->status != MF_STATUS_OK)
+        return true;
+    if (r->disturbed == 0)
+        return mf_rerun_accepts(&rerun, r->scratch, h->unstable);
+    mf_format(h->unstable, sizeof(h->unstable),
+              "the canary was slow after %d of %d rounds of the rerun: the device was throttled or disturbed",
+              r->disturbed, r->plan->fresh);
+    return false;
+}
+
 /* Reruns the winners of undecided groups and their nearest ties, interleaved. Rerun samples are unbiased,
  * because no racer was selected by its rerun samples. Rerun samples of different groups are comparable. */
 static void rerun_winners(struct race *r)
 {
     static_assert(MF_RACE_RERUN_MAX >= MF_RACE_GROUPS_MAX, "each group's winner must be rerun");
     size_t order[MF_RACE_RERUN_MAX], n = 0;
+    bool accepted = r->plan->fresh == 0;
     for (size_t k = 0; k < r->n_groups; k++) {
         if (!r->groups[k].decided)
             n += nearest_ties(r, &r->groups[k], order + n);
     }
-    /* If a winner failed in an earlier rerun, the racers tied with it already have rerun samples. Discard
-     * those samples. */
-    for (size_t j = 0; j < n; j++)
-        r->racers[order[j]].n_samples = r->racers[order[j]].n_rounds;
-    for (int i = 0; i < r->plan->fresh; i++) {
-        shuffle(r, order, n);
-        for (size_t j = 0; j < n; j++) {
-            if (r->racers[order[j]].status == MF_STATUS_OK)
-                take_sample(r, order[j], true);
+    for (int try = 1; !accepted && try <= MF_RERUN_TRIES_MAX; try++) {
+        if (try > 1)
+            settle(r);
+        rerun_each(r, order, n);
+        accepted = true;
+        for (size_t k = 0; k < r->n_groups; k++) {
+            if (r->groups[k].decided)
+                continue;
+            r->groups[k].tries = try;
+            accepted &= accepts_rerun(r, &r->groups[k]);
         }
     }
 }
@@ -404,7 +482,9 @@ static void fill_won(struct race *r, const struct race_group *h, struct mf_race_
 {
     const struct mf_racer *w = &r->racers[h->winner];
     size_t first = w->n_samples > w->n_rounds ? w->n_rounds : 0, n = w->n_samples - first;
-    *ret = (struct mf_race_won){.winner = w->id};
+    *ret = (struct mf_race_won){.winner = w->id, .tries = h->tries};
+    if (h->unstable[0])
+        mf_format(ret->unstable, sizeof(ret->unstable), "after %d reruns: %s", h->tries, h->unstable);
     memcpy(r->scratch, w->samples + first, n * sizeof(double));
     ret->us = mf_median(r->scratch, n);
     ret->mad = mf_mad(r->scratch, n);
@@ -417,7 +497,7 @@ static void fill_won(struct race *r, const struct race_group *h, struct mf_race_
 /* Returns -ENOENT if no group has a winner. */
 static int fill_outcome(struct race *r, struct mf_race_outcome *ret)
 {
-    struct mf_race_outcome o = {.n_groups = r->n_groups, .calls = r->calls};
+    struct mf_race_outcome o = {.n_groups = r->n_groups, .calls = r->calls, .repeated = r->repeated};
     const struct mf_race_won *best = NULL;
     for (size_t k = 0; k < r->n_groups; k++) {
         if (r->groups[k].n_in == 0)
@@ -469,6 +549,8 @@ static bool choose_winner(struct race *r, struct race_group *h)
 
 static int race(struct race *r, struct mf_race_outcome *ret)
 {
+    if (!is_calm(r))
+        settle(r);
     for (int i = 0; i < r->plan->n_stages; i++) {
         int result = run_stage(r, &r->plan->stages[i]);
         if (result < 0)
@@ -514,7 +596,7 @@ static void enter(struct race *r, size_t *index_storage)
 }
 
 int mf_race_run(const struct mf_race_plan *plan, uint64_t seed, struct mf_racer *racers, const int *weight,
-                size_t n, mf_race_sample_fn sample, void *context, struct mf_race_outcome *ret)
+                size_t n, const struct mf_race_device *device, struct mf_race_outcome *ret)
 {
     size_t room = n + (size_t)plan->fresh;
     for (int i = 0; i < plan->n_stages; i++)
@@ -534,8 +616,7 @@ int mf_race_run(const struct mf_race_plan *plan, uint64_t seed, struct mf_racer 
         .racers = racers,
         .n = n,
         .weight = weight,
-        .sample = sample,
-        .context = context,
+        .device = device,
         .order = index_storage + n * MF_RACE_GROUPS_MAX,
         .score = score,
         .round_median = round_median,

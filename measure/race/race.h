@@ -48,6 +48,16 @@ struct mf_racer {
 typedef int (*mf_race_sample_fn)(void *context, size_t racer, int round, double *ret_us,
                                  char reason[MF_REASON_MAX]);
 
+/* The device on which a race runs. */
+struct mf_race_device {
+    mf_race_sample_fn sample;
+    /* Runs the canary. Returns false if the device is throttled or disturbed. NULL: it is always calm. */
+    bool (*is_calm)(void *context);
+    /* Waits for a limited time until the canary is calm. NULL: no wait. */
+    void (*settle)(void *context);
+    void *context;
+};
+
 /* Runs the plan over the racers with status ok. The seed shuffles the order within each round. The outcome
  * depends only on the samples and the seed.
  *
@@ -56,6 +66,12 @@ typedef int (*mf_race_sample_fn)(void *context, size_t racer, int round, double 
  * be NULL) wins, then the racer with the smallest id. The winners and their nearest ties are rerun,
  * interleaved. At most MF_RACE_RERUN_MAX racers are rerun, shared equally by the groups.
  *
+ * The canary runs after each round. If it is slow, the samples of the round are discarded and the round is
+ * repeated, at most MF_RACE_REPEATS_MAX times per race. If the rerun of a winner is not accepted
+ * (measure/race/rerun_judge.h), the rerun is repeated, at most MF_RERUN_TRIES_MAX times; then the outcome has
+ * the reason in `unstable`.
+ *
  * Returns -ENOENT if no racer is left (ret is then unchanged), or -ENOMEM. */
+#define MF_RACE_REPEATS_MAX 10
 int mf_race_run(const struct mf_race_plan *plan, uint64_t seed, struct mf_racer *racers, const int *weight,
-                size_t n, mf_race_sample_fn sample, void *context, struct mf_race_outcome *ret);
+                size_t n, const struct mf_race_device *device, struct mf_race_outcome *ret);

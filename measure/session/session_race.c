@@ -115,6 +115,20 @@ static int sample(void *context, size_t i, int round, double *ret_us, char reaso
     return result != 0 ? result : (int)mf_entrant_sample(&f->entrant, ret_us, reason);
 }
 
+/* Runs the canary, as after each step of a probe. */
+static bool is_calm(void *context)
+{
+    struct race *r = context;
+    return r->sink_error < 0 || !(mf_session_canary(r->s) > MF_CANARY_LIMIT);
+}
+
+static void settle(void *context)
+{
+    struct race *r = context;
+    if (r->sink_error == 0)
+        mf_session_cool_down(r->s);
+}
+
 static int report_finalist(struct race *r, size_t i)
 {
     const struct finalist *f = &r->finalists[i];
@@ -162,7 +176,8 @@ static int run_race(struct race *r, const struct mf_race_plan *plan, const int *
     if (result < 0)
         return result;
     mf_session_phase(r->sink, MF_PHASE_TIMING);
-    int raced = mf_race_run(plan, r->s->options.seed, r->racers, weight, n, sample, r, &outcome);
+    int raced = mf_race_run(plan, r->s->options.seed, r->racers, weight, n,
+                            &(struct mf_race_device){sample, is_calm, settle, r}, &outcome);
     if (r->sink_error < 0)
         return r->sink_error;
     if (raced < 0 && raced != -ENOENT)

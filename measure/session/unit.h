@@ -60,7 +60,9 @@ struct mf_race_won {
     int64_t winner; /* id of the winner; 0: no winner */
     int64_t ties[64];
     size_t n_ties;
-    double us, mad; /* median and deviation of the winner's rerun samples */
+    double us, mad;               /* median and deviation of the winner's rerun samples */
+    int tries;                    /* number of reruns; 1 if the first rerun was accepted; 0: no rerun */
+    char unstable[MF_REASON_MAX]; /* why no rerun was accepted; "": the last rerun was accepted */
 };
 
 #define MF_RACE_GROUPS_MAX 4
@@ -69,6 +71,7 @@ struct mf_race_outcome {
     struct mf_race_won groups[MF_RACE_GROUPS_MAX];
     size_t n_groups;
     int rounds, calls;
+    int repeated;   /* rounds that were repeated because the canary was slow; not in `rounds` */
     int64_t active; /* number of experts with at least one route; 0: unknown */
 };
 

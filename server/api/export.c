@@ -80,7 +80,7 @@ static const char *text_of(const cJSON *json, const char *key)
 struct row_texts {
     char pipeline[MF_EXPORT_PIPELINE_MAX];
     char layout[128], model[128], revision[128], compiler[256], routing[MF_ROUTING_TEXT_MAX], seed[32], n[24],
-        mad[32], provenance[64], form[MF_SHAPE_FORM_MAX];
+        mad[32], provenance[64], form[MF_SHAPE_FORM_MAX], unstable[MF_REASON_MAX];
 };
 
 static void fill_own(const struct mf_export_config *c, const cJSON *provenance, struct row_texts *t,
@@ -97,7 +97,8 @@ static void fill_own(const struct mf_export_config *c, const cJSON *provenance, 
     copy_cell(t->routing, sizeof(t->routing), text_of(provenance, "routing"));
     mf_format(t->seed, sizeof(t->seed), "%.0f", seed);
     mf_format(t->n, sizeof(t->n), "%lld", (long long)c->n);
-    mf_format(t->mad, sizeof(t->mad), "%.4f", c->mad);
+    mf_format(t->mad, sizeof(t->mad), "%.4f", isnan(c->mad) ? 0 : c->mad);
+    copy_cell(t->unstable, sizeof(t->unstable), c->unstable);
     mf_format(t->provenance, sizeof(t->provenance), "moefarm:%s",
               c->promoted ? "promoted"
               : *search   ? search
@@ -114,6 +115,7 @@ static void fill_own(const struct mf_export_config *c, const cJSON *provenance, 
     row->own[MF_OWN_PROVENANCE] = t->provenance;
     (void)mf_shape_get(&row->shape, MF_SHAPE_FORM, t->form, sizeof(t->form));
     row->own[MF_OWN_FORM] = t->form;
+    row->own[MF_OWN_UNSTABLE] = t->unstable;
 }
 
 /* Limit of AITER's table test (test_csv_validation). */

@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -113,7 +114,9 @@ static cJSON *make_row(struct freeze_context *f, const struct mf_export_config *
     cJSON_AddNumberToObject(o, "us1", row->us1);
     cJSON_AddNumberToObject(o, "us2", row->us2);
     mf_json_add_i64(o, "n", c->n);
-    cJSON_AddNumberToObject(o, "mad", c->mad);
+    cJSON_AddItemToObject(o, "mad", isnan(c->mad) ? cJSON_CreateNull() : cJSON_CreateNumber(c->mad));
+    mf_json_add_i64(o, "tries", c->tries);
+    cJSON_AddStringToObject(o, "unstable", c->unstable);
     cJSON_AddNumberToObject(o, "err1", c->err1);
     cJSON_AddNumberToObject(o, "err2", c->err2);
     cJSON_AddItemToObject(o, "names", mf_pipeline_text_json(names));

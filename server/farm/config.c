@@ -3,6 +3,8 @@
 
 #include "common/base/json.h"
 #include "common/base/text.h"
+#include "server/choose/race_times.h"
+#include "server/store/store_promote.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -44,6 +46,14 @@ static int split_pipeline(struct mf_farm *f, const struct mf_task *g, const char
         (void)mf_buf_addf(&ret->names, "%s%s:%s", ret->names.len ? " + " : "", step.family, step.name);
     }
     return mf_buf_error(&ret->names);
+}
+
+/* Divides the time between us1 and us2. */
+static void divide_time(const struct split *split, struct mf_config_row *row)
+{
+    double us = row->reported.us;
+    row->us1 = split->all_us > 0 ? us * split->first_us / split->all_us : us;
+    row->us2 = us - row->us1;
 }
 
 /* Returns the pipelines of the group that are statistically tied with the winner. */
@@ -107,15 +117,17 @@ static int add_config_event(struct mf_farm *f, const struct mf_task *g, const st
     cJSON *body = cJSON_CreateObject();
     mf_json_add_i64(body, "batch", g->batch->id);
     mf_json_add_i64(body, "task", g->id);
-    cJSON_AddNumberToObject(body, "us", row->us);
+    cJSON_AddNumberToObject(body, "us", row->reported.us);
     cJSON_AddStringToObject(body, "winner", names);
     mf_json_add_i64(body, "pipeline", row->pipeline);
     mf_json_add_i64(body, "ties", n_ties);
+    cJSON_AddStringToObject(body, "unstable", row->reported.unstable);
     return mf_event_add(f, g->batch->id, "config", body);
 }
 
 void mf_win_release(struct mf_win *w)
 {
+    free(w->unstable);
     free(w->ties);
     free(w->provenance);
     *w = (struct mf_win){0};
@@ -134,36 +146,115 @@ static const cJSON *find_outcome(const cJSON *race, int group)
     return groups ? NULL : race;
 }
 
+/* Uses the time of the winner's rerun if it is valid. */
+static int use_rerun(const cJSON *outcome, size_t n_fresh, struct mf_win *w)
+{
+    struct mf_reported *t = &w->reported;
+    const char *unstable;
+    double us, mad = NAN;
+    if (mf_json_double(outcome, "us", &us) < 0 || !isfinite(us) || !(us > 0))
+        return 0;
+    (void)mf_json_double(outcome, "mad", &mad);
+    t->us = us;
+    t->mad = mad;
+    t->n = n_fresh > 0 ? (int64_t)n_fresh : t->n;
+    (void)mf_json_i64(outcome, "tries", 1, INT32_MAX, &t->tries);
+    if (mf_json_text(outcome, "unstable", &unstable) < 0)
+        return 0;
+    char reason[MF_REASON_MAX];
+    mf_format(reason, sizeof(reason), "%s", unstable);
+    w->unstable = strdup(reason);
+    t->unstable = w->unstable;
+    return w->unstable ? 0 : -ENOMEM;
+}
+
+/* Lists the lease's pipelines of a group as racers; group -1: all. Returns their number. */
+static size_t list_racers(const struct mf_lease *lease, int group,
+                          struct mf_racer_result ret[MF_FINALISTS_MAX],
+                          const struct mf_lease_item *ret_items[MF_FINALISTS_MAX])
+{
+    size_t n = 0;
+    for (size_t i = 0; i < lease->n; i++) {
+        const struct mf_lease_item *item = &lease->items[i];
+        if (group >= 0 && item->group != group)
+            continue;
+        ret_items[n] = item;
+        ret[n++] = (struct mf_racer_result){.pipeline = item->id,
+                                            .status = item->status,
+                                            .us = item->us,
+                                            .mad = item->mad,
+                                            .verified = item->verified,
+                                            .reported = item->seq > 0};
+    }
+    return n;
+}
+
+/* Stores the time of a racer, paired with the winner. */
+static int pair_racer(struct mf_farm *f, const struct mf_lease *lease, int64_t pipeline,
+                      const struct mf_race_result *winner, bool is_winner, double *scratch)
+{
+    struct mf_race_result own = {0};
+    struct mf_race_time time;
+    int r = mf_store_race_result_get(f->store, lease->unit, lease->attempt, pipeline, &own);
+    if (r < 0)
+        return r;
+    const double *samples = is_winner ? winner->samples : own.samples;
+    int paired = own.status == MF_STATUS_OK
+                     ? mf_race_time_pair(winner->samples, winner->n, samples, own.n, scratch, &time)
+                     : -EINVAL;
+    /* Without samples, the racer's own median is the best that is known */
+    if (paired < 0)
+        time = (struct mf_race_time){own.us, own.mad};
+    if (own.status == MF_STATUS_OK)
+        r = mf_store_pipeline_set_race(f->store, pipeline, time.us, time.mad);
+    mf_race_result_release(&own);
+    return r;
+}
+
+int mf_config_race_times(struct mf_farm *f, const struct mf_lease *lease, const cJSON *race)
+{
+    struct mf_racer_result racers[MF_FINALISTS_MAX];
+    const struct mf_lease_item *items[MF_FINALISTS_MAX];
+    struct mf_race_result winner = {0};
+    int64_t named = 0;
+    size_t n = list_racers(lease, -1, racers, items);
+    (void)mf_json_i64(race, "winner", 1, INT64_MAX, &named);
+    int i = mf_race_pick(racers, n, named);
+    if (i < 0)
+        return 0;
+    int r = mf_store_race_result_get(f->store, lease->unit, lease->attempt, racers[i].pipeline, &winner);
+    if (r < 0)
+        return r;
+    _cleanup_(mf_freep) double *scratch = calloc(winner.n + 1, sizeof(*scratch));
+    r = scratch ? 0 : -ENOMEM;
+    for (size_t k = 0; r == 0 && k < n; k++) {
+        if (racers[k].reported)
+            r = pair_racer(f, lease, racers[k].pipeline, &winner, (int)k == i, scratch);
+    }
+    mf_race_result_release(&winner);
+    return r;
+}
+
 int mf_config_win(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease, int group,
                   const cJSON *race, struct mf_win *ret)
 {
     struct mf_racer_result racers[MF_FINALISTS_MAX];
+    const struct mf_lease_item *items[MF_FINALISTS_MAX];
     const cJSON *outcome = find_outcome(race, group);
     int64_t named = 0;
-    size_t n = 0;
-    double fresh;
-    for (size_t i = 0; i < lease->n; i++) {
-        const struct mf_lease_item *item = &lease->items[i];
-        if (item->group != group)
-            continue;
-        racers[n++] = (struct mf_racer_result){.pipeline = item->id,
-                                               .status = item->status,
-                                               .us = item->us,
-                                               .mad = item->mad,
-                                               .verified = item->verified,
-                                               .reported = item->seq > 0};
-    }
+    size_t n = list_racers(lease, group, racers, items);
     (void)mf_json_i64(outcome, "winner", 1, INT64_MAX, &named);
     int i = mf_race_pick(racers, n, named);
     if (i < 0)
         return 0;
     bool is_named = named == racers[i].pipeline;
-    struct mf_win w = {.pipeline = racers[i].pipeline, .us = racers[i].us, .mad = racers[i].mad};
-    /* Use the time of the winner's rerun, if the worker named this winner and the time is valid */
-    if (is_named && mf_json_double(outcome, "us", &fresh) == 0 && isfinite(fresh) && fresh > 0) {
-        w.us = fresh;
-        (void)mf_json_double(outcome, "mad", &w.mad);
-    }
+    struct mf_win w = {
+        .pipeline = racers[i].pipeline,
+        .reported = {
+            .us = items[i]->us, .mad = items[i]->mad, .n = (int64_t)items[i]->n, .tries = 1, .unstable = ""}};
+    int r = is_named ? use_rerun(outcome, items[i]->n_fresh, &w) : 0;
+    if (r < 0)
+        return r;
     _cleanup_(cJSON_Deletep) cJSON *ties = read_ties(lease, group, w.pipeline, is_named ? outcome : NULL);
     w.ties = ties ? mf_json_print(ties) : NULL;
     w.provenance = print_provenance(f, g, lease->worker, "race");
@@ -192,13 +283,12 @@ int mf_config_write(struct mf_farm *f, struct mf_task *g, const struct mf_win *w
                                 .class = g->class_id,
                                 .model = g->model,
                                 .pipeline = w->pipeline,
-                                .us = w->us,
+                                .reported = w->reported,
                                 .err1 = split.err1,
                                 .err2 = split.err2,
                                 .ties = w->ties,
                                 .provenance = provenance};
-    row.us1 = split.all_us > 0 ? w->us * split.first_us / split.all_us : w->us;
-    row.us2 = w->us - row.us1;
+    divide_time(&split, &row);
     if (r == 0)
         r = mf_store_config_add(f->store, &row, f->wall_ms);
     if (r == 0)
@@ -208,8 +298,8 @@ int mf_config_write(struct mf_farm *f, struct mf_task *g, const struct mf_win *w
     return r;
 }
 
-int mf_config_set_known_row(struct mf_farm *f, struct mf_task *g, int64_t worker, int64_t pipeline, double us,
-                            int64_t tie)
+int mf_config_set_known_row(struct mf_farm *f, struct mf_task *g, int64_t worker, int64_t pipeline,
+                            const struct mf_reported *time, int64_t tie)
 {
     struct mf_pipeline p = {0};
     struct split split = {0};
@@ -226,17 +316,36 @@ int mf_config_set_known_row(struct mf_farm *f, struct mf_task *g, int64_t worker
         r = split_pipeline(f, g, p.steps, &split);
     struct mf_config_row row = {.task = g->id,
                                 .pipeline = pipeline,
-                                .us = us,
-                                .us1 = split.all_us > 0 ? us * split.first_us / split.all_us : us,
+                                .reported = *time,
                                 .err1 = split.err1,
                                 .err2 = split.err2,
                                 .ties = ties,
                                 .provenance = provenance};
-    row.us2 = us - row.us1;
+    divide_time(&split, &row);
     if (r == 0)
         r = mf_store_config_replace(f->store, &row);
     if (r == 0)
         r = add_config_event(f, g, &row, split.names.data, tie != 0);
+    mf_buf_release(&split.names);
+    mf_pipeline_release(&p);
+    return r;
+}
+
+int mf_config_set_time(struct mf_farm *f, struct mf_task *g, const struct mf_win *w)
+{
+    struct mf_pipeline p = {0};
+    struct split split = {0};
+    mf_buf_init(&split.names, 16u << 10);
+    int r = mf_store_pipeline_get(f->store, w->pipeline, &p);
+    if (r == 0)
+        r = split_pipeline(f, g, p.steps, &split);
+    struct mf_config_row row = {.task = g->id, .pipeline = w->pipeline, .reported = w->reported};
+    int64_t n_ties = 0;
+    divide_time(&split, &row);
+    if (r == 0)
+        r = mf_store_config_set_time(f->store, &row, &n_ties);
+    if (r == 0)
+        r = add_config_event(f, g, &row, split.names.data, (int)n_ties);
     mf_buf_release(&split.names);
     mf_pipeline_release(&p);
     return r;

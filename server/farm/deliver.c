@@ -99,6 +99,8 @@ static void record_result(struct mf_lease *l, struct mf_lease_item *item, const 
     item->status = m->status;
     item->us = m->us;
     item->mad = m->mad;
+    item->n = m->n_samples;
+    item->n_fresh = m->n_fresh;
     item->verified = m->verified;
     l->n_left--;
 }
@@ -289,10 +291,13 @@ static int handle_race(struct mf_farm *f, struct mf_slot *slot, struct mf_lease 
     } else if (!m->last && !m->race) {
         return refuse(ret_why, "race: expected a pipeline, race or last");
     }
-    /* Results under another routing profile, and results of comparisons, do not decide the race */
+    /* Results under another routing profile, of comparisons and of reruns do not decide the race */
     bool compares = l->kind == MF_UNIT_COMPARE;
-    int r = store_result(f, slot, m, l->task->id, !l->routing && !compares, false,
-                         (struct mf_result_note){.routing = l->routing, .compares = compares}, json);
+    const struct mf_result_note note = {.routing = l->routing,
+                                        .unit = compares   ? "compare"
+                                                : l->rerun ? "rerun"
+                                                           : NULL};
+    int r = store_result(f, slot, m, l->task->id, !l->routing && !note.unit, false, note, json);
     if (r < 0)
         return r;
     if (item)
@@ -307,6 +312,8 @@ static int handle_race(struct mf_farm *f, struct mf_slot *slot, struct mf_lease 
     r = mf_lease_done(f, l);
     if (r == 0 && l->routing)
         r = mf_task_regret_done(f, l->task, l, m->race, "no pipeline survived under this profile");
+    else if (r == 0 && l->rerun)
+        r = mf_task_rerun_done(f, l->task, l, m->race, "the pipeline failed");
     else if (r == 0 && compares)
         r = mf_task_compared(f, l->task, l);
     else if (r == 0)

@@ -44,6 +44,7 @@ struct mf_best_times {
 void mf_best_times_add(struct mf_best_times *b, mf_ops covers, double us);
 
 struct mf_win;
+struct mf_reported;
 
 struct mf_task {
     int64_t id;
@@ -73,6 +74,7 @@ struct mf_lease_item {
     int64_t seq; /* sequence number of the item's result; 0: no result yet */
     enum mf_status status;
     double us, mad;
+    size_t n, n_fresh; /* number of samples from rounds (or of a step), and from the rerun */
     int verified;
 };
 
@@ -88,6 +90,7 @@ struct mf_lease {
     /* worker that ran the comparison on the first device; 0: this unit is the first comparison */
     int64_t first_worker;
     char *routing; /* routing profile of a regret race (regret.h); NULL for other units */
+    bool rerun;    /* this unit measures the config's pipeline again (order.c) */
     int n_groups;  /* raced layouts (ladder.c); 0: all pipelines are in group 0 */
     size_t n, n_left;
     struct mf_lease_item *items;
@@ -195,6 +198,13 @@ int mf_task_decided(struct mf_farm *f, struct mf_task *g);
 /* Call when a regret race has ended. race NULL: the race has no outcome, and `reason` says why. */
 int mf_task_regret_done(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease, const cJSON *race,
                         const char *reason);
+/* Adds a unit that measures the config's pipeline again. */
+int mf_task_rerun(struct mf_farm *f, struct mf_task *g, const char *unit_body);
+/* Call when such a unit has ended. race NULL: it has no outcome, and `reason` says why. */
+int mf_task_rerun_done(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease, const cJSON *race,
+                       const char *reason);
+/* Ends a task that has its final config. */
+int mf_task_end(struct mf_farm *f, struct mf_task *g);
 int mf_task_fail(struct mf_farm *f, struct mf_task *g, const char *reason);
 int mf_task_cancel(struct mf_farm *f, struct mf_task *g);
 /* Call when a step has its deciding result. */
@@ -218,22 +228,36 @@ int mf_ladder_raced(struct mf_farm *f, struct mf_task *g, const struct mf_lease 
 /* Chooses one of the layouts that a layer model's tasks raced over, once all its tasks have raced. */
 int mf_ladder_choose_layout(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const char *layer_model);
 
+/* ---- order.c ---- */
+/* Ends the tasks of a layer model that have their final config, those with the most tokens first, if their
+ * times are in order. Call when a task of the layer model may end or has ended; then call mf_batch_check. */
+int mf_order_end_tasks(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const char *layer_model);
+/* Applies the outcome of a rerun unit to the task's config. As mf_task_rerun_done. */
+int mf_order_rerun_done(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease, const cJSON *race,
+                        const char *reason);
+
 /* ---- config.c ---- */
 /* The winner of a race, from which a config is made. */
 struct mf_win {
     int64_t pipeline;
-    double us, mad;
+    struct mf_reported reported;
+    char *unstable;          /* holds reported.unstable; NULL: "" */
     char *ties, *provenance; /* JSON texts for the columns of table config */
 };
 void mf_win_release(struct mf_win *w);
 /* Finds the winner of a group of the lease's race. Returns 1, or 0 if no pipeline of the group survived. */
 int mf_config_win(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease, int group,
                   const cJSON *race, struct mf_win *ret);
+/* Stores the times of the lease's pipelines in the race (server/choose/race_times.h). */
+int mf_config_race_times(struct mf_farm *f, const struct mf_lease *lease, const cJSON *race);
 int mf_config_write(struct mf_farm *f, struct mf_task *g, const struct mf_win *w);
 /* Replaces the config of the task by the known row: one of the task's pipelines, with the time from a
  * comparison on `worker`. tie: pipeline that is statistically tied with the known row; 0: none. */
-int mf_config_set_known_row(struct mf_farm *f, struct mf_task *g, int64_t worker, int64_t pipeline, double us,
-                            int64_t tie);
+int mf_config_set_known_row(struct mf_farm *f, struct mf_task *g, int64_t worker, int64_t pipeline,
+                            const struct mf_reported *time, int64_t tie);
+/* Replaces the time of the task's config, which must be of pipeline w->pipeline, by that of w. Ties and the
+ * rest of the config stay. */
+int mf_config_set_time(struct mf_farm *f, struct mf_task *g, const struct mf_win *w);
 
 /* ---- unit.c (has the state diagram of units) ---- */
 int mf_unit_add(struct mf_farm *f, struct mf_task *g, enum mf_unit_kind kind, const char *body,

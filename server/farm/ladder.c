@@ -257,7 +257,8 @@ static int choose(struct mf_farm *f, struct mf_task **tasks, size_t n)
             l.free_us += mf_forecast_best_us(tasks[i]->forecast);
     }
     r = record(f, tasks[0], &l);
-    for (size_t i = 0; r == 0 && i < n; i++)
+    /* Tasks end in this order, because times are judged against those of more tokens (order.c) */
+    for (size_t i = n; r == 0 && i-- > 0;)
         r = mf_rank_race(f, tasks[i], in, o->layout_free ? 0 : n_in);
     return r;
 }
@@ -297,8 +298,7 @@ static int keep_win(struct mf_farm *f, const struct mf_task *g, const struct mf_
                                      .layout = p.layout,
                                      .ties = w->ties,
                                      .provenance = w->provenance,
-                                     .us = w->us,
-                                     .mad = w->mad};
+                                     .reported = w->reported};
     r = mf_store_layout_race_add(f->store, &row);
     mf_pipeline_release(&p);
     return r;
@@ -335,8 +335,8 @@ static int add_raced(void *context, const struct mf_layout_race_row *row)
     if (!sum)
         return -EBADMSG;
     sum->n_raced++;
-    sum->raced_us += row->us;
-    s->least_us = fmin(s->least_us, row->us);
+    sum->raced_us += row->reported.us;
+    s->least_us = fmin(s->least_us, row->reported.us);
     return 0;
 }
 
@@ -351,11 +351,12 @@ static int take_win(void *context, const struct mf_layout_race_row *row)
     if (strcmp(row->layout, o->layout) != 0)
         return 0;
     o->win = (struct mf_win){.pipeline = row->pipeline,
-                             .us = row->us,
-                             .mad = row->mad,
+                             .reported = row->reported,
+                             .unstable = strdup(row->reported.unstable),
                              .ties = strdup(row->ties),
                              .provenance = strdup(row->provenance)};
-    return o->win.ties && o->win.provenance ? 0 : -ENOMEM;
+    o->win.reported.unstable = o->win.unstable;
+    return o->win.unstable && o->win.ties && o->win.provenance ? 0 : -ENOMEM;
 }
 
 static int end_race(struct mf_farm *f, struct mf_task *g, const char *layout)

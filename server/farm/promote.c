@@ -188,11 +188,9 @@ static int report_decision(struct mf_farm *f, const struct mf_task *g, enum mf_d
     return mf_event_add(f, g->batch->id, "promotion", decision_event(g->batch->id, g->id, decision, reason));
 }
 
-static int decide(struct mf_farm *f, struct mf_task *g, enum mf_decision decision, const char *reason,
-                  const struct mf_race_result *old)
+static int decide(struct mf_farm *f, struct mf_task *g, enum mf_decision decision, const char *reason)
 {
-    int r = mf_store_promotion_decide(f->store, g->id, decision, reason, old ? old->mad : (double)NAN,
-                                      old ? (int64_t)old->n : 0, f->wall_ms);
+    int r = mf_store_promotion_decide(f->store, g->id, decision, reason, f->wall_ms);
     return r < 0 ? r : report_decision(f, g, decision, reason);
 }
 
@@ -360,6 +358,15 @@ static int add_device(void *context, const struct mf_comparison *c)
     return 0;
 }
 
+/* Makes the known row the config, with its time in the comparison. */
+static int keep_known(struct mf_farm *f, struct mf_task *g, const struct mf_promotion *p,
+                      const struct mf_lease *l, const struct mf_race_result *old, bool is_tie)
+{
+    const struct mf_reported time = {
+        .us = old->us, .mad = old->mad, .n = (int64_t)old->n, .tries = 1, .unstable = ""};
+    return mf_config_set_known_row(f, g, l->worker, p->old, &time, is_tie ? p->new : 0);
+}
+
 /* Makes the decision after the last comparison. Unless the verdict is FASTER, l must be the lease of the last
  * comparison, and `old` the known row's result in that comparison. */
 static int conclude(struct mf_farm *f, struct mf_task *g, const struct mf_promotion *p,
@@ -373,14 +380,14 @@ static int conclude(struct mf_farm *f, struct mf_task *g, const struct mf_promot
     if (s.last == MF_PAIRED_FASTER) {
         mf_format(s.text + len, sizeof(s.text) - len, "%s",
                   s.n == 1 ? "; no other device of this class and model is connected" : "");
-        r = decide(f, g, MF_DECISION_PROMOTED, s.text, NULL);
+        r = decide(f, g, MF_DECISION_PROMOTED, s.text);
         return r < 0 ? r : mf_task_decided(f, g);
     }
     assert(l && old);
     mf_format(s.text + len, sizeof(s.text) - len, "; required: %.3g%% less on each device", 100 * p->least);
-    r = mf_config_set_known_row(f, g, l->worker, p->old, old->us, s.is_tie ? p->new : 0);
+    r = keep_known(f, g, p, l, old, s.is_tie);
     if (r == 0)
-        r = decide(f, g, MF_DECISION_KEPT, s.text, old);
+        r = decide(f, g, MF_DECISION_KEPT, s.text);
     return r < 0 ? r : mf_task_decided(f, g);
 }
 
@@ -408,13 +415,13 @@ static int conclude_failed(struct mf_farm *f, struct mf_task *g, const struct mf
         decision = MF_DECISION_KEPT;
         mf_format(reason, sizeof(reason), "in the comparison the new row was %s: %s",
                   mf_status_name(new->status), new->reason);
-        r = mf_config_set_known_row(f, g, l->worker, p->old, old->us, 0);
+        r = keep_known(f, g, p, l, old, false);
     } else {
         mf_format(reason, sizeof(reason), "the comparison gave no time: the known row was %s, the new row %s",
                   mf_status_name(old->status), mf_status_name(new->status));
     }
     if (r == 0)
-        r = decide(f, g, decision, reason, decision == MF_DECISION_KEPT ? old : NULL);
+        r = decide(f, g, decision, reason);
     return r < 0 ? r : mf_task_decided(f, g);
 }
 
@@ -488,7 +495,7 @@ int mf_promote_not_compared(struct mf_farm *f, struct mf_task *g, const char *re
 {
     char text[MF_REASON_MAX];
     mf_format(text, sizeof(text), "the new row was not compared with the known row: %s", reason);
-    int r = decide(f, g, MF_DECISION_UNDECIDED, text, NULL);
+    int r = decide(f, g, MF_DECISION_UNDECIDED, text);
     return r < 0 ? r : mf_task_decided(f, g);
 }
 
@@ -498,6 +505,6 @@ int mf_promote_cancel(struct mf_farm *f, struct mf_task *g)
     int r = mf_store_promotion_get(f->store, g->id, &p);
     if (r <= 0 || p.decision != MF_DECISION_PENDING)
         return r < 0 ? r : 0;
-    return decide(f, g, MF_DECISION_UNDECIDED, "cancelled before the new row was compared with the known row",
-                  NULL);
+    return decide(f, g, MF_DECISION_UNDECIDED,
+                  "cancelled before the new row was compared with the known row");
 }

@@ -127,10 +127,9 @@ int mf_result_read(const cJSON *json, struct mf_result_message *ret, const char 
     ret->verified = (int)verified;
     if (mf_json_i64(json, "at_ms", 0, ID_MAX, &ret->at_ms) < 0)
         ret->at_ms = 0;
-    size_t n_fresh;
     int r = read_samples(json, &samples_texts, ret->samples, &ret->n_samples, ret_why);
     if (r == 0)
-        r = read_samples(json, &fresh_texts, NULL, &n_fresh, ret_why);
+        r = read_samples(json, &fresh_texts, NULL, &ret->n_fresh, ret_why);
     if (r == 0)
         r = read_race(json, ret, ret_why);
     return r < 0 ? r : read_enumeration(json, ret, ret_why);
@@ -214,7 +213,7 @@ int mf_result_extra(const cJSON *json, const struct mf_result_note *note, char *
         add_number(&b, json, numbers[i]);
     add_text(&b, "died", note->died);
     add_text(&b, "routing", note->routing);
-    add_text(&b, "unit", note->compares ? "compare" : NULL);
+    add_text(&b, "unit", note->unit);
     int r = add_json(&b, "fresh", mf_json_array(json, "fresh"));
     if (r == 0)
         r = add_json(&b, "race", mf_json_object(json, "race"));

@@ -28,7 +28,7 @@ struct mf_result_message {
     int verified;
     int64_t at_ms;
     bool last;
-    size_t n_samples;
+    size_t n_samples, n_fresh;
     float samples[MF_SAMPLES_KEEP_MAX];
     /* these members point into the parsed JSON object */
     const cJSON *steps, *rejections; /* only in results of kind enumerate */
@@ -51,7 +51,8 @@ void mf_result_judge(struct mf_result_message *m, double flops, double bytes,
 struct mf_result_note {
     const char *died;    /* "crash" or "hang" if the step killed its runner */
     const char *routing; /* routing profile, if it is not the batch's */
-    bool compares;       /* belongs to a comparison with the known row */
+    /* "compare": belongs to a comparison with the known row; "rerun": to a repeated rerun (order.c) */
+    const char *unit;
 };
 /* Prints the members without a column of their own as JSON: mode, canary, row_limit, dropped_at, the kernel's
  * resource usage (registers, spills, lds, occupancy), the note, fresh, race. *ret is owned by the caller;

@@ -11,9 +11,10 @@
  *   probing      every step to measure is in a unit that is ready, leased or done
  *   ranking      each step has a deciding result; the task waits for the other tasks of its layer model
  *   racing       its pipelines are stored and a race unit is open. After the race the task has a config and
- *                its regret races are open
+ *                its regret races are open. Then it waits for the tasks of its layer model with more tokens,
+ *                and its pipeline is rerun if its time breaks their order (order.c)
  *   comparing    a known row exists for its key: the config and the known row race each other, in one unit at
- *                a time (promote.h). The better row becomes the config; then its regret races are open
+ *                a time (promote.h). The better row becomes the config; the task then goes on as after a race
  *   done         the task has a config, or its batch needs only the enumeration, or the task was skipped
  *                because its known row cannot be compared (mf_promote_skip_unnamed)
  *
@@ -505,12 +506,16 @@ static int repeat_race(struct mf_farm *f, struct mf_task *g, const struct mf_lea
     return mf_unit_add(f, g, l->kind, text, avoid_worker);
 }
 
-/* Ends the task if it has no open units. */
+int mf_task_end(struct mf_farm *f, struct mf_task *g)
+{
+    assert(g->open_units == 0);
+    return enter(f, g, MF_TASK_DONE, "");
+}
+
+/* Ends the task if it has no open units and no task of its layer model with more tokens is open. */
 static int end_if_idle(struct mf_farm *f, struct mf_task *g)
 {
-    if (g->open_units > 0)
-        return 0;
-    int r = enter(f, g, MF_TASK_DONE, "");
+    int r = g->open_units > 0 ? 0 : mf_order_end_tasks(f, g->batch, g->class_id, g->layer_model);
     return r < 0 ? r : mf_batch_check(f, g->batch);
 }
 
@@ -527,14 +532,32 @@ static int fail_race(struct mf_farm *f, struct mf_task *g, const struct mf_lease
     return mf_task_fail(f, g, reason);
 }
 
+/* ---- racing, comparing: reruns ---- */
+
+int mf_task_rerun(struct mf_farm *f, struct mf_task *g, const char *unit_body)
+{
+    assert(g->state == MF_TASK_RACING || g->state == MF_TASK_COMPARING);
+    return mf_unit_add(f, g, MF_UNIT_RACE, unit_body, 0);
+}
+
+int mf_task_rerun_done(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease, const cJSON *race,
+                       const char *reason)
+{
+    assert(g->state == MF_TASK_RACING || g->state == MF_TASK_COMPARING);
+    int r = mf_order_rerun_done(f, g, lease, race, reason);
+    return r < 0 ? r : end_if_idle(f, g);
+}
+
 int mf_task_raced(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease, const cJSON *race)
 {
     struct mf_win w = {0};
     assert(g->state == MF_TASK_RACING);
     if (!lease->second_try && any_pipeline_died(lease))
         return repeat_race(f, g, lease);
-    int r =
-        lease->n_groups > 0 ? mf_ladder_raced(f, g, lease, race) : mf_config_win(f, g, lease, 0, race, &w);
+    int r = mf_config_race_times(f, lease, race);
+    if (r == 0)
+        r = lease->n_groups > 0 ? mf_ladder_raced(f, g, lease, race)
+                                : mf_config_win(f, g, lease, 0, race, &w);
     if (r == 0)
         return fail_race(f, g, lease);
     if (r > 0 && lease->n_groups == 0)
@@ -590,6 +613,8 @@ int mf_task_fail(struct mf_farm *f, struct mf_task *g, const char *reason)
         r = mf_ladder_rank(f, g->batch, g->class_id, g->layer_model);
     if (r == 0)
         r = mf_ladder_choose_layout(f, g->batch, g->class_id, g->layer_model);
+    if (r == 0)
+        r = mf_order_end_tasks(f, g->batch, g->class_id, g->layer_model);
     return r < 0 ? r : mf_batch_check(f, g->batch);
 }
 

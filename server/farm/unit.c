@@ -173,6 +173,7 @@ static int lease_new(struct mf_farm *f, const struct mf_unit_row *row, struct mf
     const char *routing;
     l->n_groups = cJSON_GetArraySize(mf_json_array(body, "layouts"));
     (void)mf_json_bool(body, "second_try", &l->second_try);
+    (void)mf_json_bool(body, "rerun", &l->rerun);
     (void)mf_json_i64(body, "first_worker", 1, INT64_MAX, &l->first_worker);
     if (mf_json_text(body, "routing", &routing) == 0) {
         l->routing = strdup(routing);
@@ -497,7 +498,9 @@ static int fail_unit(struct mf_farm *f, struct mf_lease *l, const char *why)
         r = mf_deliver_unit_failed(f, l, reason);
         return r == 0 && g->open_units == 0 && g->state == MF_TASK_PROBING ? mf_task_probed(f, g) : r;
     case MF_UNIT_RACE:
-        return l->routing ? mf_task_regret_done(f, g, l, NULL, reason) : mf_task_fail(f, g, reason);
+        return l->routing ? mf_task_regret_done(f, g, l, NULL, reason)
+               : l->rerun ? mf_task_rerun_done(f, g, l, NULL, reason)
+                          : mf_task_fail(f, g, reason);
     case MF_UNIT_COMPARE:
         return mf_promote_not_compared(f, g, reason);
     case MF_UNIT_N_:
@@ -601,6 +604,8 @@ static int restore_result(void *context, const struct mf_result_row *row)
         item->status = row->status;
         item->us = row->us;
         item->mad = row->mad;
+        item->n = row->n_samples;
+        item->n_fresh = row->n_fresh;
         item->verified = row->verified;
         l->n_left--;
         if (row->step && row->status == MF_STATUS_OK)

@@ -26,38 +26,26 @@
     " NOT EXISTS (SELECT 1 FROM promotion x WHERE x.task = " task \
     " AND x.decision IN ('pending', 'undecided'))"
 
-/* us is the median of the winner's rerun samples. If there was no rerun, us is the median of the winner's
- * race samples; for a kept row, us is the median of its comparison samples. If a key has several configs, the
- * config with the highest id is used. Time stamps would be unreliable, because the clock may be set back. */
+/* If a key has several configs, the config with the highest id is used. Time stamps would be unreliable,
+ * because the clock may be set back. */
+/* clang-format off */
 #define CONFIGS(batch)                                                                                       \
-    "SELECT q.gfx, q.cu_num, q.model, q.simulated, q.row, q.layout, q.provenance, q.block_m, q.us, q.us1, "  \
-    "q.us2, q.err1, q.err2, q.steps,"                                                                        \
-    " coalesce(o.n, json_array_length(r.extra, '$.fresh'), length(r.samples) / 4, 0),"                       \
-    " coalesce(o.mad, (SELECT y.mad FROM layout_race y WHERE y.task = q.task AND y.pipeline = q.pipeline), " \
-    "(SELECT json_extract(x.extra, '$.race.mad') FROM result x WHERE x.task = q.task"                        \
-    "           AND x.step IS NULL AND x.pipeline IS NULL"                                                   \
-    "           AND x.final = 1 AND json_extract(x.extra, '$.race') IS NOT NULL ORDER BY x.id DESC LIMIT "   \
-    "1), r.mad, 0), q.config, q.task, q.pipeline, q.ties, q.regret, q.batch,"                                \
-    " coalesce(o.decision = 'promoted' AND o.source <> '', 0)"                                               \
-    " FROM (SELECT c.gfx AS gfx, c.cu_num AS cu_num, m.name AS model, m.simulated AS simulated, s.row AS "   \
-    "row,"                                                                                                   \
-    "  s.layer_model AS layer_model, s.token AS token, p.layout AS layout, f.provenance AS provenance, "     \
-    "p.block_m AS block_m,"                                                                                  \
-    "  f.us AS us, f.us1 AS us1, f.us2 AS us2, f.err1 AS err1, f.err2 AS err2, p.steps AS steps, f.task AS " \
-    "task, p.id AS pipeline, f.id AS config, f.ties AS ties, f.regret AS regret, g.batch AS batch,"          \
+    "SELECT q.gfx, q.cu_num, q.model, q.simulated, q.row, q.layout, q.provenance, q.block_m, q.us, q.us1,"   \
+    " q.us2, q.err1, q.err2, q.steps, q.n, q.mad, q.tries, q.unstable, q.config, q.task, q.pipeline,"        \
+    " q.ties, q.regret, q.batch, coalesce(o.decision = 'promoted' AND o.source <> '', 0)"                    \
+    " FROM (SELECT c.gfx AS gfx, c.cu_num AS cu_num, m.name AS model, m.simulated AS simulated,"             \
+    "  s.row AS row, s.layer_model AS layer_model, s.token AS token, p.layout AS layout,"                    \
+    "  f.provenance AS provenance, p.block_m AS block_m, f.us AS us, f.n AS n, f.mad AS mad,"                \
+    "  f.tries AS tries, f.unstable AS unstable, f.us1 AS us1, f.us2 AS us2, f.err1 AS err1,"                \
+    "  f.err2 AS err2, p.steps AS steps, f.task AS task, p.id AS pipeline, f.id AS config,"                  \
+    "  f.ties AS ties, f.regret AS regret, g.batch AS batch,"                                                \
     "  row_number() OVER (PARTITION BY f.class, f.model, f.shape ORDER BY f.id DESC) AS nth"                 \
-    "  FROM config f JOIN task g ON g.id = f.task JOIN shape s ON s.id = f.shape JOIN device_class c ON "    \
-    "c.id = f.class"                                                                                         \
-    "  JOIN device_model m ON m.id = f.model JOIN pipeline p ON p.id = f.pipeline WHERE" FILTER(             \
-        batch) " AND" DECIDED("f.task") ") q"                                                                \
-                                        " LEFT JOIN promotion o ON o.task = q.task"                          \
-                                        " LEFT JOIN result r ON r.id = (SELECT max(id) FROM result WHERE "   \
-                                        "task = q.task AND step IS "                                         \
-                                        "NULL AND "                                                          \
-                                        "final = 1 AND pipeline = q.pipeline"                                \
-                                        "  AND us IS NOT NULL) WHERE nth = 1 ORDER BY q.gfx, q.cu_num, "     \
-                                        "q.layer_model, q.token, "                                           \
-                                        "q.model"
+    "  FROM config f JOIN task g ON g.id = f.task JOIN shape s ON s.id = f.shape"                            \
+    "  JOIN device_class c ON c.id = f.class JOIN device_model m ON m.id = f.model"                          \
+    "  JOIN pipeline p ON p.id = f.pipeline WHERE" FILTER(batch) " AND" DECIDED("f.task") ") q"              \
+    " LEFT JOIN promotion o ON o.task = q.task WHERE nth = 1"                                                \
+    " ORDER BY q.gfx, q.cu_num, q.layer_model, q.token, q.model"
+/* clang-format on */
 
 /* Reads the steps of a config. -EOVERFLOW: the config has more than MF_EXPORT_STEPS_MAX steps. */
 static int read_steps(struct mf_store *s, const char *ids, struct mf_export_config *c)
@@ -102,13 +90,15 @@ static int read_config(struct mf_store *s, const struct mf_sql *q, mf_export_fn 
         .err2 = mf_sql_double(q, 12),
         .n = mf_sql_i64(q, 14),
         .mad = mf_sql_double(q, 15),
-        .config = mf_sql_i64(q, 16),
-        .task = mf_sql_i64(q, 17),
-        .pipeline = mf_sql_i64(q, 18),
-        .ties = mf_sql_text(q, 19),
-        .regret = mf_sql_text(q, 20),
-        .batch = mf_sql_i64(q, 21),
-        .promoted = mf_sql_i64(q, 22) != 0,
+        .tries = mf_sql_i64(q, 16),
+        .unstable = mf_sql_text(q, 17),
+        .config = mf_sql_i64(q, 18),
+        .task = mf_sql_i64(q, 19),
+        .pipeline = mf_sql_i64(q, 20),
+        .ties = mf_sql_text(q, 21),
+        .regret = mf_sql_text(q, 22),
+        .batch = mf_sql_i64(q, 23),
+        .promoted = mf_sql_i64(q, 24) != 0,
     };
     int r = mf_copy(c.class.gfx, sizeof(c.class.gfx), mf_sql_text(q, 0));
     if (r == 0)

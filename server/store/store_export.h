@@ -35,8 +35,10 @@ struct mf_export_config {
     bool simulated, promoted; /* promoted: replaced a known row */
     int32_t block_m;
     double us, us1, us2, err1, err2;
-    int64_t n;  /* number of samples that us is based on */
-    double mad; /* median absolute deviation of these samples; 0 if unknown */
+    int64_t n;            /* number of samples that us is based on */
+    double mad;           /* median absolute deviation of these samples; NAN if unknown */
+    int64_t tries;        /* number of reruns, at least 1 */
+    const char *unstable; /* why no rerun was accepted; "": us is accepted */
     int n_steps;
     struct mf_export_step steps[MF_EXPORT_STEPS_MAX];
 };

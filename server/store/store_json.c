@@ -96,7 +96,7 @@ int mf_list_rows(struct mf_sql *q, const struct mf_page *page, const char *types
 
 cJSON *mf_race_json(const struct mf_sql *q)
 {
-    static const char *const members[] = {"winner", "us", "mad", "ties"};
+    static const char *const members[] = {"winner", "us", "mad", "ties", "tries", "unstable"};
     const char *text = mf_sql_text(q, 0);
     cJSON *group, *race = mf_json_parse(text, strlen(text), strlen(text));
     int64_t winner;
@@ -112,6 +112,22 @@ cJSON *mf_race_json(const struct mf_sql *q)
         }
     }
     return race;
+}
+
+int mf_reported_json(const struct mf_sql *q, int column, cJSON *o)
+{
+    static const char *const numbers[] = {"us", "mad"};
+    for (int i = 0; i < 2; i++) {
+        double value = mf_sql_double(q, column + i);
+        if (!(isnan(value) ? cJSON_AddNullToObject(o, numbers[i])
+                           : cJSON_AddNumberToObject(o, numbers[i], value)))
+            return -ENOMEM;
+    }
+    return mf_json_add_i64(o, "n", mf_sql_i64(q, column + 2)) &&
+                   mf_json_add_i64(o, "tries", mf_sql_i64(q, column + 3)) &&
+                   cJSON_AddStringToObject(o, "unstable", mf_sql_text(q, column + 4))
+               ? 0
+               : -ENOMEM;
 }
 
 cJSON *mf_samples_json(const void *blob, size_t len)

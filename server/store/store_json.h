@@ -34,5 +34,7 @@ int mf_rows_json(struct mf_sql *q, const char *types, cJSON *object, const char 
 /* Returns the race as JSON, or NULL if the text is not JSON. If the race had several groups (one per layout),
  * the top-level members are those of the winner's group. */
 cJSON *mf_race_json(const struct mf_sql *q);
+/* Adds us, mad, n, tries and unstable of a config, read from this column on. Returns 0 or -ENOMEM. */
+int mf_reported_json(const struct mf_sql *q, int column, cJSON *o);
 /* Converts the samples of a result (little-endian float32). */
 cJSON *mf_samples_json(const void *blob, size_t len);

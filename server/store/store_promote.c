@@ -155,11 +155,10 @@ int mf_store_promotion_get(struct mf_store *s, int64_t task, struct mf_promotion
 }
 
 int mf_store_promotion_decide(struct mf_store *s, int64_t task, enum mf_decision decision, const char *reason,
-                              double mad, int64_t n, int64_t now_ms)
+                              int64_t now_ms)
 {
-    return mf_sql_write(
-        s, "UPDATE promotion SET decision = ?, reason = ?, mad = ?, n = ?, at_ms = ? WHERE task = ?",
-        "ttdIii", mf_decision_name(decision), reason, mad, n, now_ms, task);
+    return mf_sql_write(s, "UPDATE promotion SET decision = ?, reason = ?, at_ms = ? WHERE task = ?", "ttii",
+                        mf_decision_name(decision), reason, now_ms, task);
 }
 
 void mf_race_result_release(struct mf_race_result *r)

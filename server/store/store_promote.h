@@ -71,9 +71,8 @@ struct mf_promotion {
 int mf_store_promotion_add(struct mf_store *s, const struct mf_promotion *p, int64_t now_ms);
 /* Reads all members except the texts, which are NULL. Returns 1, or 0 if the task has no promotion. */
 int mf_store_promotion_get(struct mf_store *s, int64_t task, struct mf_promotion *ret);
-/* mad, n: for a kept row, spread and number of the samples of its new time; otherwise NAN and 0. */
 int mf_store_promotion_decide(struct mf_store *s, int64_t task, enum mf_decision decision, const char *reason,
-                              double mad, int64_t n, int64_t now_ms);
+                              int64_t now_ms);
 
 /* Result of one pipeline in one attempt of a race or comparison. */
 struct mf_race_result {

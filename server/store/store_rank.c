@@ -128,27 +128,37 @@ int mf_store_layout_body(struct mf_store *s, int64_t batch, int64_t class, const
 int mf_store_layout_race_add(struct mf_store *s, const struct mf_layout_race_row *row)
 {
     return mf_sql_write(s,
-                        "INSERT INTO layout_race (task, layout, pipeline, us, mad, ties, provenance)"
-                        " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                        "itiddtt", row->task, row->layout, row->pipeline, row->us, row->mad, row->ties,
-                        row->provenance);
+                        "INSERT INTO layout_race (task, layout, pipeline, us, mad, n, tries, unstable, ties,"
+                        " provenance) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                        "itiddiittt", row->task, row->layout, row->pipeline, row->reported.us,
+                        row->reported.mad, row->reported.n, row->reported.tries, row->reported.unstable,
+                        row->ties, row->provenance);
+}
+
+/* Reads us, mad, n, tries and unstable from this column on. */
+static struct mf_reported read_reported(const struct mf_sql *q, int column)
+{
+    return (struct mf_reported){.us = mf_sql_double(q, column),
+                                .mad = mf_sql_double(q, column + 1),
+                                .n = mf_sql_i64(q, column + 2),
+                                .tries = mf_sql_i64(q, column + 3),
+                                .unstable = mf_sql_text(q, column + 4)};
 }
 
 int mf_store_layout_races_each(struct mf_store *s, int64_t task, mf_layout_race_fn fn, void *context)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(s,
-                   "SELECT layout, pipeline, us, mad, ties, provenance FROM layout_race WHERE task = ?"
-                   " ORDER BY layout",
+                   "SELECT layout, pipeline, ties, provenance, us, mad, n, tries, unstable FROM layout_race"
+                   " WHERE task = ? ORDER BY layout",
                    &q, "i", task);
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         const struct mf_layout_race_row row = {.task = task,
                                                .layout = mf_sql_text(q, 0),
                                                .pipeline = mf_sql_i64(q, 1),
-                                               .us = mf_sql_double(q, 2),
-                                               .mad = mf_sql_double(q, 3),
-                                               .ties = mf_sql_text(q, 4),
-                                               .provenance = mf_sql_text(q, 5)};
+                                               .ties = mf_sql_text(q, 2),
+                                               .provenance = mf_sql_text(q, 3),
+                                               .reported = read_reported(q, 4)};
         r = fn(context, &row);
     }
     return r;
@@ -158,20 +168,37 @@ int mf_store_config_add(struct mf_store *s, const struct mf_config_row *row, int
 {
     return mf_sql_write(
         s,
-        "INSERT INTO config (task, shape, class, model, pipeline, us, us1, us2, err1, err2, ties,"
-        " provenance, at_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        "iiiiidddddtti", row->task, row->shape, row->class, row->model, row->pipeline, row->us, row->us1,
-        row->us2, row->err1, row->err2, row->ties, row->provenance, now_ms);
+        "INSERT INTO config (task, shape, class, model, pipeline, us, mad, n, tries, unstable, us1, us2,"
+        " err1, err2, ties, provenance, at_ms)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "iiiiiddiitddddtti", row->task, row->shape, row->class, row->model, row->pipeline, row->reported.us,
+        row->reported.mad, row->reported.n, row->reported.tries, row->reported.unstable, row->us1, row->us2,
+        row->err1, row->err2, row->ties, row->provenance, now_ms);
 }
 
 int mf_store_config_replace(struct mf_store *s, const struct mf_config_row *row)
 {
     return mf_sql_write(
         s,
-        "UPDATE config SET pipeline = ?, us = ?, us1 = ?, us2 = ?, err1 = ?, err2 = ?, ties = ?,"
-        " provenance = ? WHERE task = ?",
-        "idddddtti", row->pipeline, row->us, row->us1, row->us2, row->err1, row->err2, row->ties,
+        "UPDATE config SET pipeline = ?, us = ?, mad = ?, n = ?, tries = ?, unstable = ?, us1 = ?, us2 = ?,"
+        " err1 = ?, err2 = ?, ties = ?, provenance = ? WHERE task = ?",
+        "iddiitddddtti", row->pipeline, row->reported.us, row->reported.mad, row->reported.n,
+        row->reported.tries, row->reported.unstable, row->us1, row->us2, row->err1, row->err2, row->ties,
         row->provenance, row->task);
+}
+
+int mf_store_config_set_time(struct mf_store *s, const struct mf_config_row *row, int64_t *ret_n_ties)
+{
+    int r = mf_sql_write(
+        s,
+        "UPDATE config SET us = ?, mad = ?, n = ?, tries = ?, unstable = ?, us1 = ?, us2 = ? WHERE task = ?",
+        "ddiitddi", row->reported.us, row->reported.mad, row->reported.n, row->reported.tries,
+        row->reported.unstable, row->us1, row->us2, row->task);
+    if (r < 0)
+        return r;
+    r = mf_sql_get_i64(s, "SELECT json_array_length(ties) FROM config WHERE task = ?", ret_n_ties, "i",
+                       row->task);
+    return r < 0 ? r : 0;
 }
 
 int mf_store_config_get(struct mf_store *s, int64_t task, int64_t *ret_pipeline, double *ret_us)
@@ -183,6 +210,54 @@ int mf_store_config_get(struct mf_store *s, int64_t task, int64_t *ret_pipeline,
     *ret_pipeline = mf_sql_i64(q, 0);
     *ret_us = mf_sql_double(q, 1);
     return 0;
+}
+
+int mf_store_pipeline_set_race(struct mf_store *s, int64_t pipeline, double us, double mad)
+{
+    return mf_sql_write(s, "UPDATE pipeline SET race_us = ?, race_mad = ? WHERE id = ?", "ddi", us, mad,
+                        pipeline);
+}
+
+#define LAYER   " FROM shape s CROSS JOIN task g ON g.shape = s.id AND g.batch = ?1 AND g.class = ?2"
+#define DECIDED " NOT EXISTS (SELECT 1 FROM promotion x WHERE x.task = f.task AND x.decision = 'pending')"
+
+int mf_store_rungs_each(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
+                        mf_rung_fn fn, void *context)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(s,
+                   "SELECT g.id, s.token, f.us, f.mad, f.n, f.tries, f.unstable" LAYER
+                   " JOIN config f ON f.task = g.id WHERE s.layer_model = ?3 AND" DECIDED
+                   " ORDER BY s.token, g.id",
+                   &q, "iit", batch, class, layer_model);
+    while (r >= 0 && (r = mf_sql_next(q)) > 0) {
+        const struct mf_rung_row row = {
+            .task = mf_sql_i64(q, 0), .token = mf_sql_i64(q, 1), .reported = read_reported(q, 2)};
+        r = fn(context, &row);
+    }
+    return r;
+}
+
+int mf_store_task_of_most_tokens(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
+                                 int64_t *ret)
+{
+    return mf_sql_get_i64(s,
+                          "SELECT g.id" LAYER
+                          " WHERE s.layer_model = ?3 AND g.state NOT IN ('done', 'failed', 'cancelled')"
+                          " ORDER BY s.token DESC, g.id LIMIT 1",
+                          ret, "iit", batch, class, layer_model);
+}
+
+int mf_store_config_decided(struct mf_store *s, int64_t task)
+{
+    int64_t found;
+    return mf_sql_get_i64(s, "SELECT 1 FROM config f WHERE f.task = ? AND" DECIDED, &found, "i", task);
+}
+
+int mf_store_config_set_unstable(struct mf_store *s, int64_t task, int64_t tries, const char *reason)
+{
+    return mf_sql_write(s, "UPDATE config SET tries = ?2, unstable = ?3 WHERE task = ?1", "iit", task, tries,
+                        reason);
 }
 
 int mf_store_survivors_each(struct mf_store *s, int64_t task, const char *layout, mf_survivor_fn fn,

@@ -54,11 +54,19 @@ int mf_store_layout_set(struct mf_store *s, const struct mf_layout_row *row);
 int mf_store_layout_body(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
                          char **ret);
 
+/* A reported time: median, median absolute deviation (NAN: unknown) and number of the same samples. */
+struct mf_reported {
+    double us, mad;
+    int64_t n;
+    int64_t tries;        /* number of reruns, at least 1 */
+    const char *unstable; /* why no rerun was accepted, a sentence; "": the time is accepted */
+};
+
 /* Winner of a task's race within one layout. The texts of a row that was read are valid in the callback. */
 struct mf_layout_race_row {
     int64_t task, pipeline;
     const char *layout, *ties, *provenance;
-    double us, mad;
+    struct mf_reported reported;
 };
 int mf_store_layout_race_add(struct mf_store *s, const struct mf_layout_race_row *row);
 typedef int (*mf_layout_race_fn)(void *context, const struct mf_layout_race_row *row);
@@ -66,14 +74,40 @@ int mf_store_layout_races_each(struct mf_store *s, int64_t task, mf_layout_race_
 
 struct mf_config_row {
     int64_t task, shape, class, model, pipeline;
-    double us, us1, us2, err1, err2;
+    struct mf_reported reported;
+    double us1, us2, err1, err2;
     const char *ties, *provenance;
 };
 int mf_store_config_add(struct mf_store *s, const struct mf_config_row *row, int64_t now_ms);
 /* Replaces the pipeline, times, ties and provenance of the task's config. */
 int mf_store_config_replace(struct mf_store *s, const struct mf_config_row *row);
+/* Replaces only the reported time, us1 and us2 of the task's config. *ret_n_ties: number of its ties. */
+int mf_store_config_set_time(struct mf_store *s, const struct mf_config_row *row, int64_t *ret_n_ties);
 /* Reads pipeline and time of a task's config. -ENOENT: the task has no config. */
 int mf_store_config_get(struct mf_store *s, int64_t task, int64_t *ret_pipeline, double *ret_us);
+
+/* Stores the time of a pipeline in the race of its task, in microseconds (server/choose/race_times.h). */
+int mf_store_pipeline_set_race(struct mf_store *s, int64_t pipeline, double us, double mad);
+
+/* ---- order of a token ladder ---- */
+
+/* A config of a layer model. The text is valid in the callback. */
+struct mf_rung_row {
+    int64_t task, token;
+    struct mf_reported reported;
+};
+typedef int (*mf_rung_fn)(void *context, const struct mf_rung_row *row);
+/* Calls fn for each exportable config of the layer model in the batch, by token count. */
+int mf_store_rungs_each(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
+                        mf_rung_fn fn, void *context);
+/* Finds the task of the layer model with the most tokens that has not ended. Returns 1, or 0 if all have
+ * ended. */
+int mf_store_task_of_most_tokens(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
+                                 int64_t *ret);
+/* Returns 1 if the task has a config and no pending promotion, otherwise 0. */
+int mf_store_config_decided(struct mf_store *s, int64_t task);
+/* Sets only the number of tries and the reason why the config's time is unstable. */
+int mf_store_config_set_unstable(struct mf_store *s, int64_t task, int64_t tries, const char *reason);
 /* Appends the result of one routing profile (JSON object) to the regret of the task's config. */
 int mf_store_config_regret(struct mf_store *s, int64_t task, const char *json);
 

@@ -161,13 +161,14 @@ int mf_read_batch(struct mf_store *s, int64_t id, cJSON **ret)
     "SELECT g.id AS id, g.batch AS batch, s.row, s.layer_model AS layer_model, c.gfx || '/' || c.cu_num AS " \
     "class,"                                                                                                 \
     " m.name AS model, g.state AS state, g.reason AS reason, g.n_steps AS steps, g.n_measured AS measured,"  \
-    " g.ended_ms AS ended_ms, f.us AS us, f.pipeline AS pipeline, p.structure AS structure,"                 \
-    " x.decision AS decision, p.steps"                                                                       \
+    " g.ended_ms AS ended_ms, f.us AS us, f.mad AS mad, f.n AS n,"                                           \
+    " f.unstable AS unstable, f.pipeline AS pipeline, p.structure AS structure, x.decision AS decision,"     \
+    " p.steps"                                                                                               \
     " FROM task g JOIN shape s ON s.id = g.shape LEFT JOIN device_class c ON c.id = g.class"                 \
     " LEFT JOIN device_model m ON m.id = g.model LEFT JOIN config f ON f.task = g.id LEFT JOIN pipeline p "  \
     "ON p.id = f.pipeline LEFT JOIN promotion x ON x.task = g.id"
-#define TASK_TYPES "ii.tttttiiiditt."
-enum { TASK_ROW = 2, TASK_STEPS = 15 };
+#define TASK_TYPES "ii.tttttiiiddititt."
+enum { TASK_ROW = 2, TASK_STEPS = 18 };
 
 /* Returns ["family:step", …] for a JSON array of step ids. */
 static cJSON *names_json(struct mf_store *s, const char *steps)
@@ -217,17 +218,20 @@ static int add_config(struct mf_store *s, int64_t task, cJSON *o)
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL, *race = NULL;
     int r = mf_sql_first(
         s,
-        "SELECT pipeline AS pipeline, us AS us, us1 AS us1, us2 AS us2, err1 AS err1, err2 AS "
-        "err2, ties AS ties,"
-        " regret AS regret, provenance AS provenance, at_ms AS at_ms FROM config WHERE task = ?1",
+        "SELECT us, mad, n, tries, unstable, pipeline AS pipeline, us1 AS us1, us2 AS us2, err1 AS err1,"
+        " err2 AS err2, ties AS ties, regret AS regret, provenance AS provenance, at_ms AS at_ms"
+        " FROM config WHERE task = ?1",
         &q, "i", task);
     if (r < 0)
         return r;
-    cJSON *config = r > 0 ? mf_row_json(q, "idddddjjji") : cJSON_CreateNull();
+    cJSON *config = r > 0 ? mf_row_json(q, ".....iddddjjji") : cJSON_CreateNull();
     if (!config || !cJSON_AddItemToObject(o, "config", config))
         return -ENOMEM;
     if (r == 0)
         return 0;
+    r = mf_reported_json(q, 0, config);
+    if (r < 0)
+        return r;
     r = mf_sql_first(s, MF_RACE_OF_TASK, &race, "i", task);
     if (r < 0)
         return r;

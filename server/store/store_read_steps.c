@@ -38,40 +38,59 @@ static int add_ops(struct mf_store *s, int64_t task, const char *steps, cJSON *o
     return r;
 }
 
-enum { PIPELINE_GROUP = 0, PIPELINE_KEY = 7, PIPELINE_STEPS = 15, PIPELINE_TASK = 16 };
+enum {
+    PIPELINE_GROUP = 0,
+    PIPELINE_KEY = 7,
+    PIPELINE_STEPS = 16,
+    PIPELINE_TASK = 17,
+    PIPELINE_REPORTED = 18
+};
+
+/* Adds `reported`: the reported time of the winner; null for other pipelines. */
+static int add_reported(const struct mf_sql *q, cJSON *o)
+{
+    if (mf_sql_null(q, PIPELINE_REPORTED))
+        return cJSON_AddNullToObject(o, "reported") ? 0 : -ENOMEM;
+    cJSON *reported = cJSON_AddObjectToObject(o, "reported");
+    return reported ? mf_reported_json(q, PIPELINE_REPORTED, reported) : -ENOMEM;
+}
 
 static int make_pipeline(struct mf_sql *q, void *store, cJSON **ret)
 {
     /* columns: group, id, place, structure, block_m, layout, forecast_us, key, finalist, us, mad, samples_n,
-     * dropped_at, winner, tie, steps, task */
-    _cleanup_(cJSON_Deletep) cJSON *o = mf_row_json(q, ".iititd.bddiibb.i");
+     * dropped_at, winner, tie, other_layout, steps, task, reported us, mad, n, tries, unstable */
+    _cleanup_(cJSON_Deletep) cJSON *o = mf_row_json(q, ".iititd.bddiibbb.......");
     if (!o)
         return -ENOMEM;
     int r = add_ops(store, mf_sql_i64(q, PIPELINE_TASK), mf_sql_text(q, PIPELINE_STEPS), o);
+    if (r == 0)
+        r = add_reported(q, o);
     if (r < 0)
         return r;
+    mf_json_add_i64(o, "task", mf_sql_i64(q, PIPELINE_TASK));
     *ret = MF_TAKE(o);
     return 0;
 }
 
-/* Order: the winner, then pipelines with a race time (by that time), then all other pipelines (by forecast).
- * The winner's us is the median of its rerun. */
+/* Order: the winner, then pipelines with a time in the race (by that time; other weight layouts than the
+ * winner's last), then all other pipelines (by forecast). us and mad: time in the race, which can be compared
+ * among the pipelines of a task (server/choose/race_times.h). */
+/* clang-format off */
 #define PIPELINES                                                                                            \
-    "SELECT CASE WHEN f.pipeline = p.id THEN 0 WHEN r.us IS NOT NULL THEN 1 ELSE 2 END AS grp, p.id AS id, " \
-    "p.place AS place,"                                                                                      \
-    " p.structure AS structure, p.block_m AS block_m, p.layout AS layout, p.forecast_us AS forecast_us,"     \
-    " coalesce(r.us, p.forecast_us) AS number, p.finalist AS finalist, CASE WHEN f.pipeline = p.id THEN "    \
-    "f.us ELSE r.us END AS us,"                                                                              \
-    " coalesce(o.mad, r.mad) AS mad, coalesce(o.n, CASE WHEN r.id IS NULL THEN 0 ELSE"                       \
-    " length(coalesce(r.samples, x'')) / 4 END) AS samples_n,"                                               \
-    " json_extract(r.extra, '$.dropped_at') AS dropped_at, f.pipeline IS p.id AS winner,"                    \
-    " EXISTS (SELECT 1 FROM json_each(f.ties) t WHERE t.value = p.id) AS tie, p.steps AS steps, p.task AS "  \
-    "task"                                                                                                   \
-    " FROM pipeline p LEFT JOIN config f ON f.task = p.task"                                                 \
-    " LEFT JOIN promotion o ON o.task = p.task AND o.old = p.id AND o.n IS NOT NULL"                         \
-    " LEFT JOIN result r ON r.id = (SELECT max(id) FROM result WHERE task = p.task AND step IS NULL AND "    \
-    "final = 1 AND pipeline = p.id"                                                                          \
-    "  AND us IS NOT NULL)"
+    "SELECT CASE WHEN f.pipeline = p.id THEN 0 WHEN p.race_us IS NULL THEN 3 WHEN w.layout <> p.layout"      \
+    " THEN 2 ELSE 1 END AS grp, p.id AS id, p.place AS place, p.structure AS structure,"                     \
+    " p.block_m AS block_m, p.layout AS layout, p.forecast_us AS forecast_us,"                               \
+    " coalesce(p.race_us, p.forecast_us) AS number, p.finalist AS finalist, p.race_us AS us,"                \
+    " p.race_mad AS mad, CASE WHEN p.race_us IS NULL THEN 0 ELSE coalesce(length(r.samples) / 4, 0) END"     \
+    " AS samples_n, json_extract(r.extra, '$.dropped_at') AS dropped_at, f.pipeline IS p.id AS winner,"      \
+    " EXISTS (SELECT 1 FROM json_each(f.ties) t WHERE t.value = p.id) AS tie,"                               \
+    " coalesce(w.layout <> p.layout, 0) AS other_layout, p.steps AS steps, p.task AS task,"                  \
+    " CASE WHEN f.pipeline = p.id THEN f.us END AS reported_us, f.mad AS reported_mad, f.n AS reported_n,"   \
+    " f.tries AS tries, f.unstable AS unstable"                                                              \
+    " FROM pipeline p LEFT JOIN config f ON f.task = p.task LEFT JOIN pipeline w ON w.id = f.pipeline"       \
+    " LEFT JOIN result r ON r.id = (SELECT max(id) FROM result WHERE task = p.task AND step IS NULL AND"     \
+    " final = 1 AND pipeline = p.id AND us IS NOT NULL)"
+/* clang-format on */
 
 int mf_read_pipelines(struct mf_store *s, int64_t task, bool finalists, const struct mf_page *page,
                       struct mf_list *ret)
@@ -104,14 +123,14 @@ static int add_racers(struct mf_store *s, int64_t task, cJSON *race)
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     cJSON *list = cJSON_AddArrayToObject(race, "pipelines");
     int r = mf_sql(s,
-                   "SELECT p.id AS id, r.us AS us, r.mad AS mad, r.status AS status, r.reason AS reason, "
-                   "w.name AS worker,"
+                   "SELECT p.id AS id, coalesce(p.race_us, r.us) AS us, coalesce(p.race_mad, r.mad) AS mad, "
+                   "r.status AS status, r.reason AS reason, w.name AS worker,"
                    " json_extract(r.extra, '$.dropped_at') AS dropped_at, json_extract(r.extra, '$.fresh') "
                    "AS fresh, r.samples, p.steps"
                    " FROM pipeline p JOIN result r ON r.id = (SELECT max(id) FROM result WHERE task = p.task "
                    "AND step IS NULL"
                    " AND final = 1 AND pipeline = p.id) JOIN worker w ON w.id = r.worker"
-                   " WHERE p.task = ?1 ORDER BY coalesce(r.us, 1e300), p.id LIMIT 256",
+                   " WHERE p.task = ?1 ORDER BY coalesce(p.race_us, r.us, 1e300), p.id LIMIT 256",
                    &q, "i", task);
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         size_t len;

@@ -367,8 +367,9 @@ int mf_store_results_of_unit(struct mf_store *s, int64_t unit, int64_t attempt, 
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(s,
-                   "SELECT seq, step, pipeline, status, us, mad, verified, final, late FROM result"
-                   " WHERE unit = ? AND attempt = ? ORDER BY seq",
+                   "SELECT seq, step, pipeline, status, us, mad, verified, final, late,"
+                   " coalesce(length(samples) / 4, 0), coalesce(json_array_length(extra, '$.fresh'), 0)"
+                   " FROM result WHERE unit = ? AND attempt = ? ORDER BY seq",
                    &q, "ii", unit, attempt);
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         struct mf_result_row row = {
@@ -382,6 +383,8 @@ int mf_store_results_of_unit(struct mf_store *s, int64_t unit, int64_t attempt, 
             .verified = (int)mf_sql_i64(q, 6),
             .final = mf_sql_i64(q, 7) != 0,
             .late = mf_sql_i64(q, 8) != 0,
+            .n_samples = (size_t)mf_sql_i64(q, 9),
+            .n_fresh = (size_t)mf_sql_i64(q, 10),
         };
         r = mf_status_parse(mf_sql_text(q, 3), &row.status);
         if (r == 0)

@@ -105,8 +105,8 @@ struct mf_result_row {
     int verified;
     bool late, final;
     const float *samples;
-    size_t n_samples;
-    const char *extra; /* NULL if none */
+    size_t n_samples, n_fresh; /* n_fresh: number of rerun samples, which are in `extra` */
+    const char *extra;         /* NULL if none */
     int64_t at_ms;
 };
 /* Adds a result. Returns 1, or 0 if the result was stored already. */

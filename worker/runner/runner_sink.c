@@ -115,7 +115,8 @@ static int sink_result(struct mf_sink *sink, const struct mf_unit_result *result
 static bool fill_won(cJSON *to, const struct mf_race_won *won)
 {
     bool ok = mf_json_add_i64(to, "winner", won->winner) && add_number(to, "us", rounded(won->us)) &&
-              add_number(to, "mad", rounded(won->mad));
+              add_number(to, "mad", rounded(won->mad)) && mf_json_add_i64(to, "tries", won->tries) &&
+              (!won->unstable[0] || cJSON_AddStringToObject(to, "unstable", won->unstable));
     cJSON *ties = ok ? cJSON_AddArrayToObject(to, "ties") : NULL;
     for (size_t i = 0; ties && i < won->n_ties; i++) {
         cJSON *item = cJSON_CreateNumber((double)won->ties[i]);
@@ -149,6 +150,7 @@ static bool fill_race(cJSON *race, const struct mf_race_outcome *o)
 {
     return fill_won(race, &o->won) && mf_json_add_i64(race, "rounds", o->rounds) &&
            mf_json_add_i64(race, "calls", o->calls) &&
+           (o->repeated <= 0 || mf_json_add_i64(race, "repeated", o->repeated)) &&
            (o->active <= 0 || mf_json_add_i64(race, "active_experts", o->active)) && add_groups(race, o);
 }
 

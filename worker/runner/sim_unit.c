@@ -159,15 +159,42 @@ struct sim_race {
     double *true_us;
     int64_t *n_calls;
     uint64_t *noise; /* by pipeline; pipelines with equal steps have equal noise */
+    /* factors of the present disturbances, by part; 0: not drawn yet */
+    double disturbed[MF_SIM_PART_N_];
 };
+
+/* Returns the factor of the part's disturbance. Draws it at the first sample of the part. */
+static double disturbance(struct sim_race *s, enum mf_sim_part part)
+{
+    if (s->disturbed[part] == 0)
+        s->disturbed[part] = mf_sim_disturbance_of(s->device, part, s->shape->token);
+    return s->disturbed[part];
+}
 
 static int sample(void *context, size_t racer, int round, double *ret_us, char reason[MF_REASON_MAX])
 {
     struct sim_race *s = context;
     (void)reason;
-    (void)round; /* unused, because all samples of a fresh measurement have the same round */
-    *ret_us = mf_sim_sample_us(s->true_us[racer], s->noise[racer], s->n_calls[racer]++);
+    *ret_us = mf_sim_sample_us(s->true_us[racer], s->noise[racer], s->n_calls[racer]++) *
+              disturbance(s, MF_SIM_PART_UNIT) * disturbance(s, MF_SIM_PART_ROUND);
+    if (round == MF_RACE_FRESH)
+        *ret_us *= disturbance(s, MF_SIM_PART_RERUN);
     return 0;
+}
+
+/* A round ends when the canary runs. */
+static bool is_calm(void *context)
+{
+    struct sim_race *s = context;
+    bool calm = s->disturbed[MF_SIM_PART_ROUND] == 0 || s->disturbed[MF_SIM_PART_ROUND] == 1;
+    s->disturbed[MF_SIM_PART_ROUND] = 0;
+    return calm;
+}
+
+/* The race settles between two reruns. */
+static void settle(void *context)
+{
+    ((struct sim_race *)context)->disturbed[MF_SIM_PART_RERUN] = 0;
 }
 
 /* Models the time of a pipeline: the sum of its steps and launch gaps, times a factor that differs from 1 by
@@ -316,7 +343,8 @@ int mf_sim_race(struct mf_device *device, const struct mf_shape *shape, const st
     sink->phase(sink, MF_PHASE_TIMING);
     struct mf_race_outcome outcome = {0};
     if (any) {
-        r = mf_race_run(plan, options->seed, m.racers, m.weight, n, sample, &race, &outcome);
+        r = mf_race_run(plan, options->seed, m.racers, m.weight, n,
+                        &(struct mf_race_device){sample, is_calm, settle, &race}, &outcome);
         if (r < 0)
             return r;
     }

@@ -338,11 +338,11 @@ static void add_promotion(struct fixture *f, int64_t task, int64_t unit, const s
 {
     run(f,
         "INSERT INTO promotion (task, known, known_us, source, old, new, new_us, least, decision, reason, "
-        "mad, n, at_ms)"
+        "at_ms)"
         " VALUES (?, 'tile:a|tile:b', 71.5, 'line 7 of the baseline', ?, ?, 70.5, 0.03, 'kept',"
         " 'compared with the known row it is SAME on node-a-cpu0, -1.0% (-1.4% to -0.6%, 96 rounds); "
         "required: "
-        "3% less on each device', NULL, NULL, ?)",
+        "3% less on each device', ?)",
         "iiii", task, p[0].id, p[1].id, f->now_ms - 60000);
     run(f,
         "INSERT INTO comparison (unit, task, worker, verdict, low, mid, high, n, old_us, new_us, old_status, "
@@ -368,6 +368,8 @@ static void add_race(struct fixture *f, int64_t task, const struct pipeline *p)
         else
             mf_format(extra, sizeof(extra), i < 4 ? "{}" : "{\"dropped_at\":10}");
         add_result(f, unit, task, 0, p[i].id, (struct outcome){"ok", ""}, own, i < 4 ? 30 : 10, extra);
+        run(f, "UPDATE pipeline SET race_us = ?, race_mad = ? WHERE id = ?", "ddi", own, own * 0.005,
+            p[i].id);
     }
     mf_format(extra, sizeof(extra),
               "{\"race\":{\"winner\":%lld,\"ties\":[%lld],\"us\":%.4f,\"mad\":%.4f,\"rounds\":30,\"calls\":"
@@ -384,13 +386,13 @@ static void add_race(struct fixture *f, int64_t task, const struct pipeline *p)
         "\"regret\":0.0625,\"best\":%lld,\"tie\":false,\"status\":\"ok\",\"reason\":\"\"}]",
         us, us, (long long)p[0].id, us * 0.85, us * 0.8, (long long)p[2].id);
     run(f,
-        "INSERT INTO config (task, shape, class, model, pipeline, us, us1, us2, err1, err2, ties, regret, "
-        "provenance, at_ms)"
-        " SELECT id, shape, class, 1, ?, ?, ?, ?, 0.0004, 0.0009, ?, json(?), "
+        "INSERT INTO config (task, shape, class, model, pipeline, us, mad, n, us1, us2, err1, err2, ties, "
+        "regret, provenance, at_ms)"
+        " SELECT id, shape, class, 1, ?, ?, ?, 4, ?, ?, 0.0004, 0.0009, ?, json(?), "
         "'{\"version\":\"0.1.0\",\"revision\":\"r1\",\"compiler\":\"gcc 12.2.0\","
         "\"worker\":\"node-a-cpu0\",\"host\":\"node-a\",\"seed\":1,\"routing\":\"uniform\",\"search\":"
         "\"race\"}', ? FROM task WHERE id = ?",
-        "idddttii", p[0].id, us, us * 0.64, us * 0.36, ties, regret, f->now_ms - 60000, task);
+        "iddddttii", p[0].id, us, us * 0.004, us * 0.64, us * 0.36, ties, regret, f->now_ms - 60000, task);
     run(f, "UPDATE task SET state = 'done', ended_ms = ? WHERE id = ?", "ii", f->now_ms - 60000, task);
     if (task == FIXTURE_TASK_KEPT)
         add_promotion(f, task, unit, p);
@@ -514,9 +516,11 @@ void farm_fixture_second_model(struct mf_store *s)
             "FROM task WHERE id = ?",
             "i", tasks[i]);
         run(&f,
-            "INSERT INTO config (task, shape, class, model, pipeline, us, us1, us2, err1, err2, ties, "
+            "INSERT INTO config (task, shape, class, model, pipeline, us, mad, n, us1, us2, err1, err2, "
+            "ties, "
             "provenance, at_ms)"
-            " SELECT g.id, g.shape, g.class, 3, pipeline, us * 0.9, us1 * 0.9, us2 * 0.9, err1, err2, ties, "
+            " SELECT g.id, g.shape, g.class, 3, pipeline, us * 0.9, mad * 0.9, n, us1 * 0.9, us2 * 0.9, "
+            "err1, err2, ties, "
             "provenance, at_ms FROM config, (SELECT * FROM task ORDER BY id DESC LIMIT 1) g WHERE task = 5",
             "");
     }

@@ -71,7 +71,7 @@ static const struct {
     {MF_PROBLEM_COPIED_TIME, 611}, {MF_PROBLEM_ZERO_TIME, 13}, {MF_PROBLEM_SHADOWED, 449},
     {MF_PROBLEM_BEYOND_PEAK, 172},
     {MF_PROBLEM_RAGGED, 11},       {MF_PROBLEM_TAGGED, 14},    {MF_PROBLEM_BUCKET, 5},
-    {MF_PROBLEM_ERR_LIMIT, 3},
+    {MF_PROBLEM_ERR_LIMIT, 3},     {MF_PROBLEM_UNSTABLE, 0},   {MF_PROBLEM_TOKEN_ORDER, 6},
     {MF_PROBLEM_UNREACHABLE, 64},      {MF_PROBLEM_HOLE, 14},         {MF_PROBLEM_OPERATOR, 3},
     {MF_PROBLEM_DUPLICATE, 0},     {MF_PROBLEM_SPELLING, 0},   {MF_PROBLEM_MIXED, 0},
     {MF_PROBLEM_MALFORMED, 0},
@@ -127,6 +127,10 @@ MF_TEST(test_shipped)
     RESULT(us, err)                 \
     ",tile:a|move:b,w1=row,MI355X,r1,gcc,uniform,1," n_samples ",0.1,moefarm:race\n"
 #define OWN(us, n_samples) OWN_ERR(us, n_samples, "0.0%")
+#define NAMES_OF TUNED_COLUMNS ",_tag" OWN_COLUMNS ",unstable\n"
+#define OWN_OF(us, mad, routing, unstable) \
+    RESULT(us, "0.0%")                     \
+    ",tile:a|move:b,w1=row,MI355X,r1,gcc," routing ",1,9," mad ",moefarm:race," unstable "\n"
 #define ROW_4(T, us, a)                                                                                \
     "gfx950,256," T ",7168,2048,33,8,ActivationType.Silu,torch.bfloat16," a ",torch.float4_e2m1fn_x2," \
     "QuantType.per_1x32,1,0," RESULT(us, "0.0%") "\n"
@@ -168,7 +172,23 @@ static const struct planted {
     {NAMES ROW("1", "20.5") ROW("16", "85.5"), NULL, "a3 hole token;", "lacks 2, 4, 8 tokens"},
     {NAMES ROW("1", "20.5") ROW("4", "25.5"), NAMES ROW("2", "22.5"), "", NULL},
     {NAMES ROW("32768", "5000.5") ROW("131072", "20000.5"), NULL, "", NULL},
-    {NAMES ROW("1", "20.5") ROW("3", "21.5") ROW("2", "25.5"), NULL, "a3 bucket token;", "looks up 4"},
+    {NAMES ROW("1", "20.5") ROW("3", "24.5") ROW("2", "25.5"), NULL, "a3 bucket token;", "looks up 4"},
+    /* A row that is slower than a row with more tokens, in the same file and in another one. The fastest row
+     * with more tokens is named. A row of another model or routing is no evidence. */
+    {NAMES ROW("16", "3628.5") ROW("32", "2206.5") ROW("64", "2300.5"), NULL, "a2 token_order us;",
+     "us is 3628 us for 16 tokens, but 2206 us for 32 tokens of this layer, 39% less; more tokens cannot be "
+     "faster (line 3); tune both shapes again on a quiet host"},
+    {NAMES ROW("16", "3628.5"), NAMES ROW("32", "2206.5"), "a2 token_order us;", "faster (b.csv line 2)"},
+    {NAMES ROW("16", "115.5") ROW("32", "101.5"), NULL, "", NULL},
+    {NAMES_OF KEY("16", "Silu") OWN_OF("115.5", "0.5", "uniform", "") KEY("32", "Silu")
+     OWN_OF("101.5", "0.5", "uniform", ""), NULL, "a2 token_order us;", "12% less"},
+    {NAMES_OF KEY("16", "Silu") OWN_OF("115.5", "0.5", "uniform", "") KEY("32", "Silu")
+     OWN_OF("101.5", "0.5", "balanced", ""), NULL, "", NULL},
+    /* A time that the farm has not accepted. */
+    {NAMES_OF KEY("16", "Silu") OWN_OF("115.5", "0.5", "uniform", "after 3 reruns: it scatters"), NULL,
+     "a2 unstable us;",
+     "us is 115.5, but no measurement was accepted: after 3 reruns: it scatters; tune the shape again on a quiet "
+     "host"},
     /* Below 256 tokens and with fp4 weights, production looks up bf16 activations. So the rows with fp8
      * activations have no hole below 256 tokens. */
     {NAMES ROW_4("1", "25.5", "torch.float8_e4m3fn") ROW_4("512", "95.5", "torch.float8_e4m3fn"), NULL,

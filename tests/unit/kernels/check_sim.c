@@ -39,6 +39,10 @@ static const struct {
     {"{\"times\":[{\"match\":\"a\"}]}", "times[0].factor"},
     {"{\"times\":[{\"match\":\"a\",\"factor\":0}]}", "times[0].factor"},
     {"{\"times\":[{\"factor\":2}]}", "times[0].match"},
+    {"{\"disturbances\":[{\"part\":\"rerun\",\"token\":16,\"factor\":2.4,\"first\":1}]}", NULL},
+    {"{\"disturbances\":[{\"part\":\"night\",\"factor\":2}]}", "disturbances[0].part"},
+    {"{\"disturbances\":[{\"part\":\"unit\"}]}", "disturbances[0].factor"},
+    {"{\"disturbances\":[{\"part\":\"unit\",\"factor\":2,\"token\":0}]}", "disturbances[0].token"},
     {"", "not a JSON object"},
     {"[]", "not a JSON object"},
     {"{\"step_ms\":-1}", "step_ms: expected"},
@@ -94,6 +98,24 @@ MF_TEST(spec_times)
     ck_assert_double_eq(mf_sim_spec_factor(&s, "ac"), 0.5);
     ck_assert_double_eq(mf_sim_spec_factor(&s, "ab"), 1.5);
     ck_assert_double_eq(mf_sim_spec_factor(&s, "c"), 1);
+    mf_sim_spec_release(&s);
+    (void)unlink(path);
+}
+
+MF_TEST(spec_disturbances)
+{
+    char path[] = "/tmp/check_sim.XXXXXX", why[256];
+    struct mf_sim_spec s = {0};
+    write_spec(path, "{\"disturbances\":[{\"part\":\"rerun\",\"token\":16,\"factor\":3,\"first\":1},"
+                     "{\"part\":\"rerun\",\"factor\":2}]}");
+    ck_assert_int_eq(mf_sim_spec_load(path, &s, why, sizeof(why)), 0);
+    ck_assert_double_eq(mf_sim_spec_disturb(&s, MF_SIM_PART_UNIT, 16), 1);
+    ck_assert_double_eq(mf_sim_spec_disturb(&s, MF_SIM_PART_RERUN, 8), 2);
+    ck_assert_double_eq(mf_sim_spec_disturb(&s, MF_SIM_PART_RERUN, 16), 3);
+    ck_assert_double_eq(mf_sim_spec_disturb(&s, MF_SIM_PART_RERUN, 16), 2);
+    char hits[64];
+    (void)snprintf(hits, sizeof(hits), "%s.hits.0", path);
+    ck_assert_int_eq(unlink(hits), 0);
     mf_sim_spec_release(&s);
     (void)unlink(path);
 }

@@ -91,7 +91,8 @@ static void enter(struct entry *e, size_t n)
 static int run(struct landscape *l, struct entry *e, size_t n, const int *weight)
 {
     enter(e, n);
-    return mf_race_run(&plan, l->seed, e->racers, weight, n, sample, l, &e->outcome);
+    return mf_race_run(&plan, l->seed, e->racers, weight, n,
+                       &(struct mf_race_device){.sample = sample, .context = l}, &e->outcome);
 }
 
 MF_TEST(regret_is_small)
@@ -136,7 +137,9 @@ MF_TEST(regret_is_small_with_disturbed_calls)
         for (size_t i = 0; i < n; i++)
             l.truth[i] = 100 * (1 + 0.33 * (double)i / (double)n);
         enter(&e, n);
-        ck_assert_int_eq(mf_race_run(&few, seed, e.racers, NULL, n, sample, &l, &e.outcome), 0);
+        ck_assert_int_eq(mf_race_run(&few, seed, e.racers, NULL, n,
+                                     &(struct mf_race_device){.sample = sample, .context = &l}, &e.outcome),
+                         0);
         sum += l.truth[e.outcome.won.winner - 1000] / 100 - 1;
     }
     printf("disturbed calls: mean regret %.3f %%\n", sum / N_SEEDS * 100);
@@ -231,7 +234,9 @@ MF_TEST(each_group_has_a_winner, .rows = MF_ARRAY_LEN(group_cases))
             .id = 1000 + i, .group = group, .samples = e.samples[i], .status = MF_STATUS_OK};
     }
     l.fails_with = MF_STATUS_WRONG;
-    ck_assert_int_eq(mf_race_run(&plan, l.seed, e.racers, NULL, 20, sample, &l, &e.outcome), 0);
+    ck_assert_int_eq(mf_race_run(&plan, l.seed, e.racers, NULL, 20,
+                                 &(struct mf_race_device){.sample = sample, .context = &l}, &e.outcome),
+                     0);
     ck_assert_uint_eq(e.outcome.n_groups, 2);
     for (int k = 0; k < 2; k++) {
         const struct mf_race_won *won = &e.outcome.groups[k];
@@ -337,7 +342,9 @@ MF_TEST(far_behind_drops_early, .rows = MF_ARRAY_LEN(far_behind))
         l.truth[i] = i == 1 ? 70 * far_behind[_i].times : 70;
         e.racers[i] = (struct mf_racer){.id = i + 1, .samples = e.samples[i], .status = MF_STATUS_OK};
     }
-    ck_assert_int_eq(mf_race_run(&few, 1, e.racers, NULL, 3, sample, &l, &e.outcome), 0);
+    ck_assert_int_eq(mf_race_run(&few, 1, e.racers, NULL, 3,
+                                 &(struct mf_race_device){.sample = sample, .context = &l}, &e.outcome),
+                     0);
     if (far_behind[_i].dropped_at > 0)
         ck_assert_int_eq(e.racers[1].dropped_at, far_behind[_i].dropped_at);
     else
@@ -360,7 +367,9 @@ MF_TEST(all_option_keeps_every_racer)
         l.truth[i] = i == 1 ? 3500 : 70 + i;
         e.racers[i] = (struct mf_racer){.id = i + 1, .samples = e.samples[i], .status = MF_STATUS_OK};
     }
-    ck_assert_int_eq(mf_race_run(&stays, 1, e.racers, NULL, 3, sample, &l, &e.outcome), 0);
+    ck_assert_int_eq(mf_race_run(&stays, 1, e.racers, NULL, 3,
+                                 &(struct mf_race_device){.sample = sample, .context = &l}, &e.outcome),
+                     0);
     ck_assert_int_eq(e.outcome.rounds, 30);
     for (int i = 0; i < 3; i++)
         ck_assert_uint_eq(e.racers[i].n_samples, 30);
@@ -378,6 +387,100 @@ MF_TEST(one_bad_sample_is_forgiven)
         ck_assert_int_eq(run(&l, &e, N_RACERS, NULL), 0);
         ck_assert_int_eq(e.outcome.won.winner, 1003);
     }
+}
+
+/* ---- disturbances ---- */
+
+/* A device that is disturbed by a factor from a given call on, until the race has settled often enough. */
+struct disturbed {
+    struct landscape l;
+    double factor;
+    int from, n_calls; /* number of the first disturbed call; number of calls so far */
+    bool only_fresh;   /* only reruns are disturbed */
+    bool is_seen;      /* the canary shows the disturbance */
+    int n_settled, ends_after;
+};
+
+static bool is_disturbed(const struct disturbed *d)
+{
+    return d->n_calls >= d->from && d->n_settled < d->ends_after;
+}
+
+static int disturbed_sample(void *context, size_t i, int round, double *ret_us, char reason[MF_REASON_MAX])
+{
+    struct disturbed *d = context;
+    d->n_calls++;
+    int r = sample(&d->l, i, round, ret_us, reason);
+    if (is_disturbed(d) && (round == MF_RACE_FRESH || !d->only_fresh))
+        *ret_us *= d->factor;
+    return r;
+}
+
+static bool disturbed_is_calm(void *context)
+{
+    const struct disturbed *d = context;
+    return !d->is_seen || !is_disturbed(d);
+}
+
+static void disturbed_settle(void *context)
+{
+    ((struct disturbed *)context)->n_settled++;
+}
+
+/* The race has 3 racers and 22 rounds; the rerun has 9 rounds. */
+/* clang-format off */
+static const struct {
+    double factor;
+    int from;
+    bool only_fresh, is_seen;
+    int ends_after;     /* number of waits after which the disturbance is over */
+    int tries, repeated;
+    double us;          /* the winner's time */
+    const char *unstable;
+} disturbances[] = {
+    /* the host is busy during the rerun, which the canary cannot see: the first, second or every rerun */
+    {2.4, 0, true, false, 0,   1, 0, 100, ""},
+    {2.4, 0, true, false, 1,   2, 0, 100, ""},
+    {2.4, 0, true, false, 2,   3, 0, 100, ""},
+    {2.4, 0, true, false, 99,  3, 0, 240, "after 3 reruns: the median of the rerun, 240."},
+    {0.4, 0, true, false, 99,  3, 0, 40,  "after 3 reruns: the median of the rerun, 40.0"},
+    /* the disturbance begins within the rerun */
+    {2.4, 22 * 3 + 3, true, false, 1,  2, 0, 100, ""},
+    {2.4, 22 * 3 + 3, true, false, 99, 3, 0, 240, "after 3 reruns: "},
+    /* the canary shows a disturbance of the first round, of a later round and of the rerun */
+    {2.4, 0,           false, true, 2, 1, 1, 100, ""},
+    {2.4, 30,          false, true, 3, 1, 3, 100, ""},
+    {2.4, 22 * 3 + 3, false, true, 1, 1, 1, 100, ""},
+    /* the device never becomes calm */
+    {2.4, 22 * 3 + 3, false, true, 99, 3, MF_RACE_REPEATS_MAX, 240,
+     "after 3 reruns: the canary was slow after 9 of 9 rounds of the rerun"},
+};
+/* clang-format on */
+
+MF_TEST(disturbed_rounds_are_repeated, .rows = MF_ARRAY_LEN(disturbances))
+{
+    static struct entry e;
+    static const struct mf_race_plan few = {.stages = {{22, 3}}, .n_stages = 1, .fresh = 9, .alpha = 0.05};
+    struct disturbed d = {.l = {.seed = 7, .sigma = 0.002, .truth = {101, 100, 102}},
+                          .factor = disturbances[_i].factor,
+                          .from = disturbances[_i].from,
+                          .only_fresh = disturbances[_i].only_fresh,
+                          .is_seen = disturbances[_i].is_seen,
+                          .ends_after = disturbances[_i].ends_after};
+    const struct mf_race_device device = {disturbed_sample, disturbed_is_calm, disturbed_settle, &d};
+    enter(&e, 3);
+    ck_assert_int_eq(mf_race_run(&few, 7, e.racers, NULL, 3, &device, &e.outcome), 0);
+    const struct mf_race_won *won = &e.outcome.won;
+    ck_assert_int_eq(won->winner, 1001);
+    ck_assert_double_eq_tol(won->us, disturbances[_i].us, disturbances[_i].us * 0.01);
+    ck_assert_msg(strncmp(won->unstable, disturbances[_i].unstable, strlen(disturbances[_i].unstable)) == 0,
+                  "%s", won->unstable);
+    ck_assert_int_eq(won->unstable[0] == 0, disturbances[_i].unstable[0] == 0);
+    ck_assert_int_eq(won->tries, disturbances[_i].tries);
+    ck_assert_int_eq(e.outcome.repeated, disturbances[_i].repeated);
+    ck_assert_int_eq(e.outcome.rounds, 22);
+    ck_assert_uint_eq(e.racers[1].n_rounds, 22);
+    ck_assert_uint_eq(e.racers[1].n_samples, 31);
 }
 
 static const struct {

@@ -98,7 +98,9 @@ static size_t race(const struct mf_race_plan *plan, struct device *d, size_t n, 
     for (size_t i = 0; i < n; i++)
         racers[i] =
             (struct mf_racer){.id = (int64_t)i + 1, .samples = samples + i * room, .status = MF_STATUS_OK};
-    ck_assert_int_eq(mf_race_run(plan, d->seed, racers, NULL, n, sample, d, &outcome), 0);
+    ck_assert_int_eq(mf_race_run(plan, d->seed, racers, NULL, n,
+                                 &(struct mf_race_device){.sample = sample, .context = d}, &outcome),
+                     0);
     *ret_calls = outcome.calls;
     return (size_t)outcome.won.winner - 1;
 }

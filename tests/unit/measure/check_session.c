@@ -680,6 +680,26 @@ MF_TEST(slow_device, .rows = MF_ARRAY_LEN(slowdowns))
                   reference.us);
 }
 
+/* A race does not begin while the device is slow, and a round that ends with a slow canary is repeated: the
+ * times are as on the calm device. */
+MF_TEST(slow_device_in_race, .rows = 2)
+{
+    enum { FACTOR = 10000 }; /* more than any load of this machine causes */
+    static const int n_slow[] = {3, 6};
+    struct mf_shape s = planted_shape(0, 7);
+    planted_session_start(&s, &defaults, NULL);
+    struct pipeline p = pipeline_of(&s, 16, PLANTED_NONE);
+    struct mf_race_entry entry = {.id = 10, .forecast_us = 100, .steps = p.steps, .n_steps = p.n};
+    struct planted_sink calm, sink;
+    planted_sink_init(&calm);
+    ck_assert_int_eq(mf_session_race(test_session, &entry, 1, &plan, &calm.sink), 0);
+    planted_device_slow(test_device, FACTOR, n_slow[_i]);
+    planted_sink_init(&sink);
+    ck_assert_int_eq(mf_session_race(test_session, &entry, 1, &plan, &sink.sink), 0);
+    ck_assert_msg(sink.results[0].us < calm.results[0].us * 100, "%g us, %g before", sink.results[0].us,
+                  calm.results[0].us);
+}
+
 /* In a probe and in a race, `warmup` runs follow the verified run and precede the samples. */
 MF_TEST(warm_up, .rows = 5)
 {

@@ -547,7 +547,7 @@ static const struct {
      "\"registers\":168,\"spills\":0,\"lds\":98304,\"occupancy\":2"},
     {"/api/v1/batches/1/timeline", "\"bucket_ms\":4000"}, /* 840 s are divided into at most 240 buckets */
     {"/api/v1/batches/3/timeline", "\"bucket_ms\":1000"},
-    {"/api/v1/pipelines/1", "\"task\":1,"},
+    {"/api/v1/pipelines/1", "\"task\":1}"},
     {"/api/v1/steps/1",
      "\"name\":\"sort_m16\",\"revision\":\"r1\",\"stage\":\"move\",\"covers\":\"sort\",\"block_m\":16,"},
     {"/api/v1/steps/1", "\"shape\":{\"token\":1,\"model_dim\":2048"},

@@ -103,7 +103,7 @@ MF_TEST(accepted_results_fit)
         cJSON_AddItemToArray(fresh, cJSON_CreateNumber(longest));
     cJSON_AddStringToObject(race, "a", pad);
     ck_assert_msg(read_result(json, &why) == 0, "%s", why);
-    const struct mf_result_note note = {.died = "hang", .routing = routing, .compares = true};
+    const struct mf_result_note note = {.died = "hang", .routing = routing, .unit = "compare"};
     ck_assert_int_eq(mf_result_extra(json, &note, &extra), 0);
     ck_assert_uint_gt(strlen(extra), 23 * MF_SAMPLES_KEEP_MAX + MF_RESULT_RACE_MAX);
     free(extra);

@@ -1,0 +1,136 @@
+/* Ends the tasks of a token ladder after judging the order of their times (common/moe/token_order.h).
+ *
+ * A time is judged against the times of more tokens, so the tasks of a layer model end in the order of falling
+ * token counts. A task whose time breaks the order is measured again: its pipeline alone, in a unit of kind
+ * `race`. After MF_RERUN_TRIES_MAX measurements its config is stored as unstable. A config whose rerun the
+ * worker has not accepted is unstable already and is not measured again. */
+#include "server/farm/farm_private.h"
+
+#include "common/base/array.h"
+#include "common/base/json.h"
+#include "common/base/paired.h"
+#include "common/base/text.h"
+#include "common/moe/token_order.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* rounds with which a rerun is compared; enough for a confidence interval */
+#define RERUN_ROUNDS 10
+
+/* The configs of a layer model. */
+struct ladder {
+    struct mf_rung *rungs;
+    size_t n, cap;
+    int64_t task; /* the judged task; its rung is not in rungs[] */
+    struct mf_rung own;
+    int64_t tries;
+    bool unstable;
+};
+
+static int take_rung(void *context, const struct mf_rung_row *row)
+{
+    struct ladder *l = context;
+    const struct mf_rung rung = {row->token, row->reported.us, row->reported.mad};
+    if (row->task == l->task) {
+        l->own = rung;
+        l->tries = row->reported.tries;
+        l->unstable = *row->reported.unstable;
+        return 0;
+    }
+    int r = mf_array_grow(&l->rungs, l->n, &l->cap, sizeof(*l->rungs));
+    if (r == 0)
+        l->rungs[l->n++] = rung;
+    return r;
+}
+
+static int add_rerun(struct mf_farm *f, struct mf_task *g)
+{
+    int64_t pipeline;
+    double us;
+    char body[160];
+    int fresh = g->batch->options.iters > 0 ? (int)g->batch->options.iters : MF_RACE_FRESH_MAX;
+    int r = mf_store_config_get(f->store, g->id, &pipeline, &us);
+    if (r < 0)
+        return r;
+    mf_format(body, sizeof(body),
+              "{\"rerun\":true,\"pipelines\":[%" PRId64
+              "],\"plan\":{\"rounds\":[{\"rounds\":%d,\"keep\":1}],\"fresh\":%d,\"alpha\":0.05}}",
+              pipeline, RERUN_ROUNDS, fresh);
+    return mf_task_rerun(f, g, body);
+}
+
+/* Returns 1 if the task may end, or 0 if it is measured again. */
+static int judge(struct mf_farm *f, struct mf_task *g)
+{
+    struct ladder l = {.task = g->id};
+    char reason[MF_REASON_MAX], why[MF_REASON_MAX];
+    int r = mf_store_rungs_each(f->store, g->batch->id, g->class_id, g->layer_model, take_rung, &l);
+    const struct mf_rung *faster = r == 0 && !l.unstable ? mf_token_order_breach(&l.own, l.rungs, l.n) : NULL;
+    if (faster && l.tries < MF_RERUN_TRIES_MAX) {
+        r = add_rerun(f, g);
+    } else if (faster) {
+        mf_token_order_explain(&l.own, faster, why);
+        mf_format(reason, sizeof(reason), "after %" PRId64 " reruns: %.280s", l.tries, why);
+        r = mf_store_config_set_unstable(f->store, g->id, l.tries, reason);
+        r = r < 0 ? r : 1;
+    } else if (r == 0) {
+        r = 1;
+    }
+    free(l.rungs);
+    return r;
+}
+
+/* Returns 1 if the task has its final config and no open unit, otherwise 0. */
+static int may_end(struct mf_farm *f, const struct mf_task *g)
+{
+    if (g->open_units > 0 || (g->state != MF_TASK_RACING && g->state != MF_TASK_COMPARING))
+        return 0;
+    return mf_store_config_decided(f->store, g->id);
+}
+
+int mf_order_end_tasks(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const char *layer_model)
+{
+    char layer[MF_SHAPE_TEXT_MAX]; /* layer_model may belong to a task that is freed */
+    int64_t id;
+    int r;
+    mf_format(layer, sizeof(layer), "%s", layer_model);
+    while ((r = mf_store_task_of_most_tokens(f->store, b->id, class_id, layer, &id)) > 0) {
+        struct mf_task *g;
+        r = mf_task_get(f, id, &g);
+        if (r == 0)
+            r = may_end(f, g);
+        if (r > 0)
+            r = judge(f, g);
+        if (r <= 0)
+            return r;
+        r = mf_task_end(f, g);
+        if (r < 0)
+            return r;
+    }
+    return r;
+}
+
+int mf_order_rerun_done(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease, const cJSON *race,
+                        const char *reason)
+{
+    struct ladder l = {.task = g->id};
+    struct mf_win w = {0};
+    int r = mf_store_rungs_each(f->store, g->batch->id, g->class_id, g->layer_model, take_rung, &l);
+    free(l.rungs);
+    if (r < 0)
+        return r;
+    r = race ? mf_config_win(f, g, lease, 0, race, &w) : 0;
+    if (r > 0) {
+        w.reported.tries = MF_MIN(w.reported.tries + l.tries, (int64_t)MF_RERUN_TRIES_MAX);
+        r = mf_config_set_time(f, g, &w);
+    } else if (r == 0) {
+        char why[MF_REASON_MAX];
+        mf_format(why, sizeof(why),
+                  "the time breaks the order of the token ladder, and a rerun gave no time: %.200s", reason);
+        r = mf_store_config_set_unstable(f->store, g->id, MF_RERUN_TRIES_MAX, why);
+    }
+    mf_win_release(&w);
+    return r;
+}
