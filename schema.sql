@@ -311,8 +311,8 @@ CREATE TABLE pipeline (
     sum_us      REAL NOT NULL,          -- sum of its steps' times, plus one launch gap per step
     forecast_us REAL NOT NULL,          -- sum_us, corrected by structure_ratio
     finalist    INTEGER NOT NULL CHECK (finalist IN (0, 1)), -- 1: the pipeline races
-    -- Time in the race, paired by round with the race's winner, so that the times of a task's pipelines can be
-    -- compared; race_mad: median absolute deviation of the paired samples. NULL: no time in the race.
+    -- Time in the race, paired by round with the race's winner, so that the times of a task's pipelines can
+    -- be compared; race_mad: median absolute deviation of the paired samples. NULL: no time in the race.
     race_us     REAL,
     race_mad    REAL,
     UNIQUE (task, steps)

@@ -43,16 +43,25 @@ static struct widest find_widest(const cJSON *pipelines, int64_t top)
     return w;
 }
 
-static void add_time(struct mf_buf *out, const cJSON *p, bool utf8)
+/* Prints members us and mad: "1519 µs ±0.3%". */
+static void add_spread(struct mf_buf *out, const cJSON *o, bool utf8)
 {
-    double us = mf_api_double(p, "us", 0), mad = mf_api_double(p, "mad", NAN);
+    double us = mf_api_double(o, "us", NAN), mad = mf_api_double(o, "mad", NAN);
     char text[MF_US_MAX];
 
-    if (us > 0) {
-        mf_us(us, text);
-        (void)mf_buf_addf(out, "%s", text);
-        if (isfinite(mad))
-            (void)mf_buf_addf(out, " %s%.2g%%", utf8 ? "±" : "+-", 100 * mad / us);
+    mf_us(us, text);
+    (void)mf_buf_addf(out, "%s", text);
+    if (isfinite(mad))
+        (void)mf_buf_addf(out, " %s%.2g%%", utf8 ? "±" : "+-", 100 * mad / us);
+}
+
+/* Prints the time in the race, which can be compared among the pipelines of a task. */
+static void add_time(struct mf_buf *out, const cJSON *p, bool utf8)
+{
+    char text[MF_US_MAX];
+
+    if (mf_api_double(p, "us", 0) > 0) {
+        add_spread(out, p, utf8);
         (void)mf_buf_addf(out, " raced (n %" PRId64 ")", mf_api_i64(p, "samples_n", 0));
     } else {
         (void)mf_buf_adds(out, "not raced");
@@ -63,18 +72,21 @@ static void add_time(struct mf_buf *out, const cJSON *p, bool utf8)
 
 static void add_pipeline(struct mf_buf *out, const cJSON *p, int64_t place, const struct widest *w, bool utf8)
 {
-    bool winner = false, tie = false;
+    bool winner = false, tie = false, other_layout = false;
     const cJSON *op;
     int64_t dropped = mf_api_i64(p, "dropped_at", 0);
 
     (void)mf_json_bool(p, "winner", &winner);
     (void)mf_json_bool(p, "tie", &tie);
+    (void)mf_json_bool(p, "other_layout", &other_layout);
     (void)mf_buf_addf(out, "%3" PRId64 "  pipeline %" PRId64 "  ", place, mf_api_i64(p, "id", 0));
     add_time(out, p, utf8);
     if (winner)
         (void)mf_buf_adds(out, "  winner");
     else if (tie)
         (void)mf_buf_adds(out, "  tie");
+    else if (other_layout)
+        (void)mf_buf_adds(out, "  other weight layout");
     else if (dropped > 0)
         (void)mf_buf_addf(out, "  dropped in round %" PRId64, dropped);
     (void)mf_buf_addf(out, "\n     %s  block_m %" PRId64 "  %s\n", mf_api_text(p, "structure", ""),
@@ -128,26 +140,36 @@ static void add_regret(struct mf_buf *out, const cJSON *config)
     }
 }
 
-static void add_task(struct mf_buf *out, const cJSON *task)
+/* Prints the reported time, which is the rerun's. */
+static void add_config(struct mf_buf *out, const cJSON *config, bool utf8)
+{
+    int ties = cJSON_GetArraySize(mf_json_array(config, "ties"));
+    const char *unstable = mf_api_text(config, "unstable", "");
+
+    (void)mf_buf_adds(out, ": ");
+    add_spread(out, config, utf8);
+    (void)mf_buf_addf(out, " (n %" PRId64 ") by pipeline %" PRId64, mf_api_i64(config, "n", 0),
+                      mf_api_i64(config, "pipeline", 0));
+    if (ties > 0)
+        (void)mf_buf_addf(out, ", statistically tied with %d other%s", ties, ties == 1 ? "" : "s");
+    if (*unstable)
+        (void)mf_buf_addf(out, "\n  UNSTABLE: %s", unstable);
+}
+
+static void add_task(struct mf_buf *out, const cJSON *task, bool utf8)
 {
     const cJSON *config = mf_json_object(task, "config");
-    char brief[MF_SHAPE_BRIEF_MAX] = "?", us[MF_US_MAX];
+    char brief[MF_SHAPE_BRIEF_MAX] = "?";
     struct mf_shape shape;
 
     if (mf_api_shape(mf_json_object(task, "shape"), &shape) == 0)
         mf_shape_brief(&shape, brief);
     (void)mf_buf_addf(out, "task %" PRId64 "  %s  %s  %s", mf_api_i64(task, "id", 0),
                       mf_api_text(task, "class", ""), brief, mf_api_text(task, "state", ""));
-    if (config) {
-        int ties = cJSON_GetArraySize(mf_json_array(config, "ties"));
-
-        mf_us(mf_api_double(config, "us", NAN), us);
-        (void)mf_buf_addf(out, ": %s by pipeline %" PRId64, us, mf_api_i64(config, "pipeline", 0));
-        if (ties > 0)
-            (void)mf_buf_addf(out, ", statistically tied with %d other%s", ties, ties == 1 ? "" : "s");
-    } else if (*mf_api_text(task, "reason", "")) {
+    if (config)
+        add_config(out, config, utf8);
+    else if (*mf_api_text(task, "reason", ""))
         (void)mf_buf_addf(out, ": %s", mf_api_text(task, "reason", ""));
-    }
     (void)mf_buf_adds(out, "\n");
     add_layout(out, task);
     mf_api_promotion(task, out);
@@ -163,7 +185,7 @@ static int print_ranking(struct mf_cli *cli, const cJSON *task, const cJSON *pip
     const cJSON *p;
 
     mf_buf_init(&out, TEXT_MAX);
-    add_task(&out, task);
+    add_task(&out, task, cli->utf8);
     cJSON_ArrayForEach (p, pipelines) {
         if (++place > top)
             break;

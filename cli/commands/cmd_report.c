@@ -26,7 +26,8 @@ struct line {
     int64_t task;
     const char *class, *state; /* point into the task's JSON */
     struct mf_shape shape;
-    double floor, us, gemm;
+    double floor, us, mad, gemm;
+    const char *unstable; /* why no measurement of us was accepted; "": it is accepted */
     struct mf_buf winner; /* "family:step + …", or why there is no winner */
 };
 
@@ -106,6 +107,8 @@ static int read_line(struct mf_cli *cli, const cJSON *task, const cJSON *workers
     l->state = mf_api_text(task, "state", "");
     l->floor = l->gemm = NAN;
     l->us = mf_api_double(task, "us", NAN);
+    l->mad = mf_api_double(task, "mad", NAN);
+    l->unstable = mf_api_text(task, "unstable", "");
     if (mf_api_shape(mf_json_object(task, "shape"), &l->shape) < 0)
         return mf_cli_fail(MF_EXIT_UNREACHED,
                            "task %" PRId64 ": unknown shape format; install a newer moefarm", l->task);
@@ -133,9 +136,14 @@ static void add_line(struct mf_columns *c, const struct line *l)
     mf_columns_addf(c, "%" PRId64, l->shape.token);
     mf_columns_add_us(c, l->floor);
     mf_columns_add_us(c, l->us);
+    if (isfinite(l->mad) && l->us > 0)
+        mf_columns_addf(c, "%.2g%%", 100 * l->mad / l->us);
+    else
+        mf_columns_add(c, "-");
     mf_columns_add_us(c, l->us / l->floor);
     mf_columns_add_us(c, l->gemm);
-    mf_columns_add(c, l->winner.len ? l->winner.data : "");
+    mf_columns_addf(c, "%s%s%s%s", *l->unstable ? "UNSTABLE (" : "", l->unstable, *l->unstable ? ") " : "",
+                    l->winner.len ? l->winner.data : "");
 }
 
 static void print_worker(const cJSON *w)
@@ -175,6 +183,8 @@ static void add_item(cJSON *list, const struct line *l)
     cJSON_AddStringToObject(o, "state", l->state);
     add_number(o, "floor_us", l->floor);
     add_number(o, "us", l->us);
+    add_number(o, "mad", l->mad);
+    cJSON_AddStringToObject(o, "unstable", l->unstable);
     add_number(o, "gemm_us", l->gemm);
     cJSON_AddStringToObject(o, "winner", l->us > 0 && l->winner.len ? l->winner.data : "");
     cJSON_AddItemToArray(list, o);
@@ -211,8 +221,8 @@ static int report_batch(struct mf_cli *cli, const char *word, const cJSON *worke
     return code;
 }
 
-static const char *const names[] = {"layer",  "class",     "T",        "floor us",
-                                    "e2e us", "e2e/floor", "GEMMs us", "winner"};
+static const char *const names[] = {"layer", "class",     "T",        "floor us", "e2e us",
+                                    "+-",    "e2e/floor", "GEMMs us", "winner"};
 
 int mf_cmd_report(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {

@@ -26,9 +26,10 @@
 #define ROUNDS_MAX 1001
 #define PASSES     4
 
-enum verdict { VERDICT_OK, VERDICT_SLOWER, VERDICT_WRONG, VERDICT_REFUSED };
+enum verdict { VERDICT_OK, VERDICT_SLOWER, VERDICT_FASTER, VERDICT_WRONG, VERDICT_REFUSED };
 static const char *const verdict_names[] = {[VERDICT_OK] = "OK",
                                             [VERDICT_SLOWER] = "SLOWER",
+                                            [VERDICT_FASTER] = "FASTER",
                                             [VERDICT_WRONG] = "WRONG",
                                             [VERDICT_REFUSED] = "REFUSED"};
 
@@ -36,7 +37,7 @@ struct run {
     struct mf_cli *cli;
     const char *shapes; /* list of shapes instead of a table; may be NULL */
     int64_t rounds;
-    double slack;
+    double slack; /* a row is OK if the ratio of the measured time to its time is 1 / slack to slack */
     struct mf_bench bench;
     struct mf_bench_rows rows;
     double *samples; /* samples of one pass, in µs */
@@ -65,6 +66,9 @@ static void report_json(struct run *run, const struct outcome *o)
     cJSON_AddNumberToObject(item, "us", o->row->us); /* null without a table */
     cJSON_AddStringToObject(item, "model", o->row->model);
     cJSON_AddNumberToObject(item, "measured_us", o->measured_us); /* null if not timed */
+    cJSON_AddNumberToObject(item, "ratio", o->measured_us / o->row->us);
+    cJSON_AddNumberToObject(item, "ok_from", 1 / run->slack);
+    cJSON_AddNumberToObject(item, "ok_to", run->slack);
     cJSON_AddNumberToObject(item, "mismatch", o->err);
     cJSON_AddNumberToObject(item, "row_error", o->row_err);
     cJSON_AddNumberToObject(item, "row_limit", o->row_limit);
@@ -88,7 +92,12 @@ static void time_text(double us, char buf[MF_US_MAX])
         mf_us(us, buf);
 }
 
-static void report_text(const struct outcome *o)
+static bool is_out_of_time(enum verdict v)
+{
+    return v == VERDICT_SLOWER || v == VERDICT_FASTER;
+}
+
+static void report_text(const struct run *run, const struct outcome *o)
 {
     char brief[MF_SHAPE_BRIEF_MAX], was[MF_US_MAX], is[MF_US_MAX], ratio[16] = "-";
 
@@ -102,6 +111,9 @@ static void report_text(const struct outcome *o)
         (void)putchar('\n');
     else
         printf(" %6s %8.2g%% %9.2g (%.2g)\n", ratio, 100 * o->err, o->row_err, o->row_limit);
+    if (is_out_of_time(o->verdict))
+        printf("         ratio %.3g, OK is %.3g to %.3g\n", o->measured_us / o->row->us, 1 / run->slack,
+               run->slack);
     if (*o->reason)
         printf("         %s\n", o->reason);
     if (o->row->chosen)
@@ -125,7 +137,8 @@ static enum mf_status time_pass(struct run *run, struct mf_entrant *e, double *r
 }
 
 /* Times a row. Disturbances make a pass slower, never faster. A row that looks slower is therefore timed
- * again after a pause, and the lowest median of all passes decides. */
+ * again after a pause, and the lowest median of all passes decides. A row that is faster than the table says
+ * has a wrong time, too: it was measured during a disturbance, or with other kernels or on another device. */
 static enum mf_status time_row(struct run *run, struct mf_entrant *e, struct outcome *o)
 {
     for (int pass = 0; pass < PASSES; pass++) {
@@ -138,8 +151,13 @@ static enum mf_status time_row(struct run *run, struct mf_entrant *e, struct out
         if (status != MF_STATUS_OK)
             return status;
         o->measured_us = fmin(o->measured_us, us);
-        if (isnan(o->row->us) || o->measured_us <= o->row->us * run->slack)
+        if (isnan(o->row->us))
             return MF_STATUS_OK;
+        if (o->measured_us <= o->row->us * run->slack) {
+            if (o->measured_us < o->row->us / run->slack)
+                o->verdict = VERDICT_FASTER;
+            return MF_STATUS_OK;
+        }
     }
     o->verdict = VERDICT_SLOWER;
     return MF_STATUS_OK;
@@ -196,7 +214,7 @@ static int run_rows(struct run *run)
     for (size_t i = 0; i < n && code == 0; i++) {
         code = run_row(run, &run->rows.items[i], &all[i]);
         if (code == 0 && !run->json && all[i].verdict != VERDICT_SLOWER)
-            report_text(&all[i]);
+            report_text(run, &all[i]);
     }
     for (size_t i = 0; i < n && code == 0; i++) {
         bool again = all[i].verdict == VERDICT_SLOWER;
@@ -205,7 +223,7 @@ static int run_rows(struct run *run)
         if (code == 0 && run->json)
             report_json(run, &all[i]);
         else if (code == 0 && again)
-            report_text(&all[i]);
+            report_text(run, &all[i]);
         run->n_bad += all[i].verdict != VERDICT_OK;
     }
     return code;
@@ -216,6 +234,8 @@ static void report_sum(const struct run *run)
     size_t n_foreign = run->rows.fmoe ? mf_fmoe_n_foreign(run->rows.fmoe) : 0;
 
     printf("%zu rows: %zu OK, %zu not OK", run->rows.n, run->rows.n - run->n_bad, run->n_bad);
+    if (!run->shapes)
+        printf("; OK is a ratio of %.3g to %.3g", 1 / run->slack, run->slack);
     if (n_foreign > 0)
         printf("; %zu skipped", n_foreign);
     (void)putchar('\n');
@@ -269,7 +289,7 @@ int mf_cmd_run_config(struct mf_cli *cli, const struct mf_command *self, int arg
          .type = MF_OPT_DOUBLE,
          .value = &run.slack,
          .argument = "X",
-         .help = "maximum ratio of the measured time to the row's time"},
+         .help = "maximum ratio of the measured time to the row's time, and of the row's to the measured"},
     };
     int rest, r, code;
 

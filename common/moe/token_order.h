@@ -15,9 +15,9 @@ struct mf_rung {
     double us;
     double mad; /* median absolute deviation of us; NAN if unknown */
 };
-/* Returns the rung with more tokens that shows `rung` to be too slow: the fastest one, if it is faster by more
- * than 5 % and the noise of both. NULL: `rung` is in order. Ignores rungs with fewer or as many tokens, and
- * times that are not positive. */
+/* Returns the rung with more tokens that shows `rung` to be too slow: the fastest one, if it is faster by
+ * more than 5 % and the noise of both. NULL: `rung` is in order. Ignores rungs with fewer or as many tokens,
+ * and times that are not positive. */
 const struct mf_rung *mf_token_order_breach(const struct mf_rung *rung, const struct mf_rung *others,
                                             size_t n);
 /* Writes the sentence for a breach: "3628 us for 16 tokens, but 2206 us for 32 tokens of this layer; …". */

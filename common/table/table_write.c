@@ -40,8 +40,8 @@ struct content {
     bool own[MF_OWN_N_];
 };
 
-/* True for columns of moefarm that are written only if a row has a value in them. The other columns of moefarm
- * are written together. */
+/* True for columns of moefarm that are written only if a row has a value in them. The other columns of
+ * moefarm are written together. */
 static bool is_optional(enum mf_own i)
 {
     return i == MF_OWN_FORM || i == MF_OWN_UNSTABLE;

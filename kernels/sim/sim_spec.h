@@ -45,6 +45,6 @@ double mf_sim_spec_factor(const struct mf_sim_spec *s, const char *step_name);
 /* Returns the fault of the first rule that matches the step and has not reached its maximum number of hits.
  */
 enum mf_sim_fault mf_sim_spec_hit(const struct mf_sim_spec *s, const char *step_name);
-/* Returns the factor of the first disturbance of the part that matches the token count and has not reached its
- * maximum number of hits; 1: none. */
+/* Returns the factor of the first disturbance of the part that matches the token count and has not reached
+ * its maximum number of hits; 1: none. */
 double mf_sim_spec_disturb(const struct mf_sim_spec *s, enum mf_sim_part part, int64_t token);

@@ -161,9 +161,9 @@ static void discard_samples(struct race *r, const size_t *order, size_t n, bool 
     }
 }
 
-/* Takes one sample of each racer in `order`, in shuffled order. Repeats this if the canary is slow afterwards,
- * because the device was then throttled or disturbed. Returns false if the samples are kept although the
- * canary was slow, because the race has repeated too many rounds. */
+/* Takes one sample of each racer in `order`, in shuffled order. Repeats this if the canary is slow
+ * afterwards, because the device was then throttled or disturbed. Returns false if the samples are kept
+ * although the canary was slow, because the race has repeated too many rounds. */
 static bool sample_each(struct race *r, size_t *order, size_t n, bool fresh)
 {
     for (;;) {

@@ -7,15 +7,16 @@
 #include "common/base/stats.h"
 #include "common/base/text.h"
 
-/* 95 % interval of a median: 1.96 standard errors; 1.2533 and 1.4826 convert from mean and standard deviation */
+/* 95 % interval of a median: 1.96 standard errors; 1.2533 and 1.4826 convert from mean and standard
+ * deviation */
 #define MADS_OF_INTERVAL (1.96 * 1.2533 * 1.4826)
 #define SCATTER_MAX      0.10 /* maximum median absolute deviation, as a fraction of the median */
 #define SAME_LEVEL       0.05 /* fraction by which race and rerun may differ besides their noise */
 #define JUDGED_MIN       3    /* fewer samples have no meaningful spread */
 #define MODE_SHARE       0.2  /* minimum fraction of the samples in the smaller mode */
 #define MODE_MIN         2    /* minimum number of samples in the smaller mode */
-#define MODE_GAP         0.10 /* minimum gap between two modes, as a fraction of the lower mode's largest sample */
-#define MODE_SPREADS     3.0 /* minimum gap between two modes, as a multiple of the spread within each */
+#define MODE_GAP         0.10 /* minimum gap between two modes, as a fraction of the lower one */
+#define MODE_SPREADS     3.0  /* minimum gap between two modes, as a multiple of the spread within each */
 
 static bool is_scattered(const struct mf_rerun *r, double *scratch, char why[MF_REASON_MAX])
 {

@@ -1,9 +1,9 @@
 /* Ends the tasks of a token ladder after judging the order of their times (common/moe/token_order.h).
  *
- * A time is judged against the times of more tokens, so the tasks of a layer model end in the order of falling
- * token counts. A task whose time breaks the order is measured again: its pipeline alone, in a unit of kind
- * `race`. After MF_RERUN_TRIES_MAX measurements its config is stored as unstable. A config whose rerun the
- * worker has not accepted is unstable already and is not measured again. */
+ * A time is judged against the times of more tokens, so the tasks of a layer model end in the order of
+ * falling token counts. A task whose time breaks the order is measured again: its pipeline alone, in a unit
+ * of kind `race`. After MF_RERUN_TRIES_MAX measurements its config is stored as unstable. A config whose
+ * rerun the worker has not accepted is unstable already and is not measured again. */
 #include "server/farm/farm_private.h"
 
 #include "common/base/array.h"

@@ -87,6 +87,10 @@ function drawHead(g) {
     g.reason
       ? el('div', { class: 'alert' + (g.state === 'failed' ? ' bad' : '') }, el('p', { text: g.reason }))
       : null,
+    c && c.unstable
+      ? el('div', { class: 'alert bad' },
+        el('p', {}, el('span', { class: 'badge bad', text: 'unstable' }), ' ' + c.unstable))
+      : null,
     p
       ? el('div', { class: 'alert promotion' },
         el('p', { text: `${p.decision}: ${p.reason}` + (p.source ? ` (known from ${p.source})` : '') }))
@@ -95,7 +99,8 @@ function drawHead(g) {
       tile('State', badge(g.state), g.model || ''),
       tile('Steps measured', `${g.measured}`, `of ${g.steps}`),
       c ? [
-        tile('Layer', toPipeline(c.pipeline, us(c.us)), c.race ? `± ${us(c.race.mad)}` : ''),
+        tile('Layer', toPipeline(c.pipeline, us(c.us)),
+          (c.mad !== null ? `± ${us(c.mad)}, ` : '') + `${c.n} samples`),
         tile('Up to stage 1', toPipeline(c.pipeline, us(c.us1)), `rest: ${us(c.us2)}`),
         tile('Mismatch', toPipeline(c.pipeline, percent(c.err2)), `stage 1: ${percent(c.err1)}`),
         tile('Statistically tied', drawTies(c.ties),
@@ -138,9 +143,14 @@ function drawRanked(page, g, more) {
     stackedBar(parts(p), whole, label(p, i)),
     el('span', { class: 'time' },
       toPipeline(p.id, us(p.us !== null ? p.us : p.forecast_us)),
-      el('small', { text: p.us !== null ? `forecast ${us(p.forecast_us)}` : 'forecast' })),
+      el('small', { text: p.us !== null ? `in the race, forecast ${us(p.forecast_us)}` : 'forecast' }),
+      p.reported ? el('small', { text: `reported ${us(p.reported.us)}` }) : null),
     el('span', { class: 'name' },
       p.winner ? el('span', { class: 'badge good', text: 'winner' }) : null,
+      p.reported && p.reported.unstable
+        ? el('span', { class: 'badge bad', title: p.reported.unstable, text: 'unstable' })
+        : null,
+      p.other_layout ? el('span', { class: 'badge warn', text: `other weight layout: ${p.layout}` }) : null,
       p.tie && !p.winner
         ? el('span', { class: 'badge good', text: 'statistically tied with the winner' })
         : null,
@@ -158,7 +168,8 @@ function drawRace(race) {
   const rows = race.pipelines.filter((p) => p.samples.length);
   if (!rows.length) return note('No race.');
   const winner = rows.find((p) => p.id === race.winner) || rows[0];
-  const lead = median(winner.samples);
+  const time = (p) => (p.us !== null ? p.us : median(p.samples));
+  const lead = time(winner);
   const all = rows.flatMap((p) => p.samples).filter((v) => v !== null).sort((a, b) => a - b);
   const scale = {
     low: all[0], high: all[Math.floor((all.length - 1) * 0.99)], lead,
@@ -169,7 +180,7 @@ function drawRace(race) {
     el('div', { class: 'racegrid' }, order.map((p) => {
       p.tie = (race.ties || []).includes(p.id);
       p.winner = p === winner;
-      const m = median(p.samples);
+      const m = time(p);
       const difference = (m > lead ? '+' : '') + ((m / lead - 1) * 100).toFixed(1) + '%';
       const verdict = p.winner ? 'winner' : p.tie ? 'tied' : difference;
       const label = small(verdict);
@@ -187,7 +198,7 @@ function drawRace(race) {
       class: 'small',
       text: `From left to right: rounds 1 to ${scale.rounds}. ` +
         `Dashed line: median of the winner, ${us(lead)}.` +
-        (race.us ? ` Rerun of the winner: ${us(race.us)}.` : ''),
+        (race.us ? ` Rerun of the winner: ${us(race.us)} ± ${us(race.mad)}.` : ''),
     }),
   ];
 }

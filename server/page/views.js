@@ -213,6 +213,9 @@ export function shapeName(s) {
     short(s.act_type) + (s.doweight_stage1 ? ' · weight in stage 1' : '');
 }
 
+const unstableBadge = (g) =>
+  (g.unstable ? el('span', { class: 'badge bad', title: g.unstable, text: 'unstable' }) : null);
+
 function drawTask(g) {
   const bar = {
     share: g.steps ? g.measured / g.steps : 0,
@@ -228,7 +231,8 @@ function drawTask(g) {
       progress([bar], `${g.measured} of ${g.steps} steps measured`, true),
       el('span', { class: 'small measured', text: `${g.measured}/${g.steps} steps` })),
     el('td', { class: 'n' },
-      g.us !== null ? el('a', { href: '#/pipeline/' + g.pipeline, text: us(g.us) }) : '–'),
+      g.us !== null ? el('a', { href: '#/pipeline/' + g.pipeline, text: us(g.us) }) : '–',
+      unstableBadge(g)),
     el('td', { class: 'wide mono', text: g.winner ? g.winner.join('  ') : g.reason }));
 }
 
@@ -285,7 +289,8 @@ function drawShapeCell(g) {
   if (!g) return '–';
   const href = '#/task/' + g.id;
   return g.us !== null
-    ? [el('a', { href, text: us(g.us) }), el('div', { class: 'small', text: 'batch ' + g.batch })]
+    ? [el('a', { href, text: us(g.us) }), unstableBadge(g),
+      el('div', { class: 'small', text: 'batch ' + g.batch })]
     : el('a', { href, title: g.reason }, badge(g.state));
 }
 

@@ -616,7 +616,7 @@ MF_TEST(watch_interrupted)
     "\"sort\",\"step\":1,"                                                                                \
     "\"name\":\"sort16\",\"us\":20},{\"covers\":\"gather+gemm1\",\"step\":3,\"name\":\"b\",\"us\":85}]}," \
     "{\"id\":33,\"place\":1,\"names\":[\"move:sort16\",\"tile:d\"],\"layout\":\"w1=panel16 "              \
-    "w2=row\",\"us\":95,"                                                                                 \
+    "w2=row\",\"us\":95,\"other_layout\":true,"                                                           \
     "\"forecast_us\":100},{\"id\":34,\"place\":2,\"names\":[\"tile:b\"],\"layout\":\"w1=panel16 "         \
     "w2=row\",\"us\":96,"                                                                                 \
     "\"forecast_us\":100}],"                                                                              \
@@ -630,7 +630,8 @@ static const struct fake_answer task_answers[] = {
          "{\"layout\":\"w1=panel16 w2=row\",\"chosen\":false,\"reason\":\"lost the races: 1,234.0 "
          "us\"},"
          "{\"layout\":\"w1=row w2=row\",\"chosen\":true,\"reason\":\"won the races: 1,200.0 us\"}]},"
-         "\"config\":{\"pipeline\":31,\"us\":100.5,\"ties\":[40],\"regret\":["
+         "\"config\":{\"pipeline\":31,\"us\":101.5,\"mad\":0.5,\"n\":13,\"tries\":3,\"unstable\":\"after 3 "
+         "reruns: it scatters\",\"ties\":[40],\"regret\":["
          "{\"routing\":\"balanced\",\"us\":120,\"best_us\":119,\"regret\":0,\"best\":32,\"tie\":true,"
          "\"reason\":\"\"},"
          "{\"routing\":\"zipf:1.2\",\"us\":90,\"best_us\":80,\"regret\":0.125,\"best\":32,\"tie\":false,"
@@ -670,8 +671,9 @@ MF_TEST(rank)
     r = moefarm(server.url, "rank", "--shape", "token=4", "--top", "2", NULL);
     assert_code(r, 0);
     ck_assert_str_eq(
-        r.out, "task 1  cpu-x/2  T4 H2048 I96 E128 k8 bf16  done: 100.5 us by pipeline 31, statistically "
-               "tied with 1 other\n"
+        r.out, "task 1  cpu-x/2  T4 H2048 I96 E128 k8 bf16  done: 101.5 us +-0.49% (n 13) by pipeline 31, "
+               "statistically tied with 1 other\n"
+               "  UNSTABLE: after 3 reruns: it scatters\n"
                "  weights as w1=row w2=row, which won the races: 1,200.0 us\n"
                "  kept: SAME on w0: -1.0% (known from batch 3, 99.00 us there)\n"
                "  under balanced: 120.0 us, no regret\n"
@@ -686,6 +688,8 @@ MF_TEST(rank)
                "       sort         ########                           20.00 us  sort16\n"
                "       gather+gemm1 ################################   85.00 us  b\n"
                "… and 2 more (--top)\n");
+    r = moefarm(server.url, "rank", "1", NULL);
+    assert_says(r.out, "  3  pipeline 33  95.00 us raced (n 0), forecast 100.0 us  other weight layout\n");
     r = moefarm(server.url, "rank", "inter_dim=96", NULL);
     assert_code(r, 2);
     assert_says(r.err, "2 tasks of batch 7 have the shape 'inter_dim=96'; give the number of one:");

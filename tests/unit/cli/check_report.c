@@ -43,9 +43,11 @@ static const struct fake_answer answers[] = {
     {.request = "GET /api/v1/workers*", .status = 200, .body = WORKERS},
     {.request = "GET /api/v1/batches/7/tasks*",
      .status = 200,
-     .body = "{\"items\":[" TASK("1", BF16("1"), "\"state\":\"done\",\"us\":5") "," TASK(
-         "2", BF16("16384"),
-         "\"state\":\"failed\",\"us\":null,\"reason\":\"no pipeline\"") "],\"next\":null}"},
+     .body = "{\"items\":[" TASK("1", BF16("1"),
+                                 "\"state\":\"done\",\"us\":5,\"mad\":0.1,\"unstable\":\"after 3 reruns: it "
+                                 "scatters\"") "," TASK("2", BF16("16384"),
+                                                        "\"state\":\"failed\",\"us\":null,\"reason\":\"no "
+                                                        "pipeline\"") "],\"next\":null}"},
     {.request = "GET /api/v1/batches/8/tasks*",
      .status = 200,
      .body =
@@ -82,13 +84,14 @@ MF_TEST(floors_and_winners)
         while (at[1] == ' ')
             memmove(at, at + 1, strlen(at));
     }
-    assert_says(r.out, "layer class T floor us e2e us e2e/floor GEMMs us winner\n");
-    assert_says(r.out, "H2048 I96 E128 k8 bf16 sm_90/132 1 2.07 5.00 2.42 3.75 "
-                       "move:s + tile:a + tile:b + move:c\n");
-    assert_says(r.out, "H2048 I96 E128 k8 bf16 sm_90/132 16384 257.70 - - - failed: no pipeline\n");
-    assert_says(r.out, "H2048 I96 E128 k8 fp8_e4m3fn per_Token sm_90/132 16384 128.85 - - - probing\n");
-    assert_says(r.out, "H2048 I96 E128 k8 bf16 ep:0/1024 sm_90/132 1 0.30 - - - probing\n");
-    assert_says(r.out, "H2048 I96 E128 k8 bf16 1 - - - - waiting\n"); /* the task's device is not known yet */
+    assert_says(r.out, "layer class T floor us e2e us +- e2e/floor GEMMs us winner\n");
+    assert_says(r.out, "H2048 I96 E128 k8 bf16 sm_90/132 1 2.07 5.00 2% 2.42 3.75 "
+                       "UNSTABLE (after 3 reruns: it scatters) move:s + tile:a + tile:b + move:c\n");
+    assert_says(r.out, "H2048 I96 E128 k8 bf16 sm_90/132 16384 257.70 - - - - failed: no pipeline\n");
+    assert_says(r.out, "H2048 I96 E128 k8 fp8_e4m3fn per_Token sm_90/132 16384 128.85 - - - - probing\n");
+    assert_says(r.out, "H2048 I96 E128 k8 bf16 ep:0/1024 sm_90/132 1 0.30 - - - - probing\n");
+    assert_says(r.out,
+                "H2048 I96 E128 k8 bf16 1 - - - - - waiting\n"); /* the task's device is not known yet */
     assert_says(
         r.out, "w, sm_90/132 (H200): 75% of its time timing and verifying (timing 50%, verify 25%, data 15%, "
                "load 10%, wait 0%); reads 4000 GB/s, 600000 GFLOP/s in bf16, 1200000 in fp8\n");
@@ -96,6 +99,8 @@ MF_TEST(floors_and_winners)
     assert_code(r, 0);
     assert_says(r.out, "\"gemm_us\":\t3.75");
     assert_says(r.out, "\"winner\":\t\"move:s + tile:a");
+    assert_says(r.out, "\"mad\":\t0.1");
+    assert_says(r.out, "\"unstable\":\t\"after 3 reruns: it scatters\"");
     assert_says(r.out, "\"us\":\tnull");
     r = moefarm(server.url, "report", "x", NULL);
     assert_code(r, 2);

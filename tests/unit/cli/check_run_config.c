@@ -95,26 +95,29 @@ static const struct {
     const char *out, *err;
     const char *form;
 } cases[] = {
-    {"1000000.0", NULL, "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16", "", NULL},
+    {"1000.0", NULL, "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16", "", NULL},
     {"0.001", NULL, "--rounds", "3", 1, "SLOWER   T4 H256", "", NULL},
+    {"0.001", NULL, "--rounds", "3", 1, ", OK is 0.001 to 1e+03\n", "", NULL},
+    {"1000000000.0", NULL, "--rounds", "3", 1, "FASTER   T4 H256", "", NULL},
+    {"1000000000.0", NULL, "--rounds", "3", 1, ", OK is 0.001 to 1e+03\n", "", NULL},
+    {"1000.0", NULL, "--rounds", "3", 0, "1 OK, 0 not OK; OK is a ratio of 0.001 to 1e+03\n", "", NULL},
     {"0.001", NULL, "--slack", "1e12", 0, "1 rows: 1 OK, 0 not", "", NULL},
-    {"1000000.0", NULL, "--err-ratio", "-1", 1, "WRONG    T4 H256", "",
-     NULL}, /* no result meets this limit */
-    {"1000000.0", NULL, "--json", NULL, 0, "\"verdict\":\t\"OK\"", "", NULL},
-    {"1000000.0", "move:sort_m8", "--rounds", "3", 1, "REFUSED  T4 H256 I128 E8 k2 bf16", "", NULL},
-    {"1000000.0", "one:nothing", "--rounds", "3", 1, "family one_stage offers no step nothing", "", NULL},
-    {"1000000.0", NULL, "--routing", "skewed", 2, "", "routing profile 'skewed': unknown", NULL},
-    {"1000000.0", NULL, "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 limit:1.5+b1+b2", "",
+    {"1000.0", NULL, "--err-ratio", "-1", 1, "WRONG    T4 H256", "", NULL}, /* no result meets this limit */
+    {"1000.0", NULL, "--json", NULL, 0, "\"verdict\":\t\"OK\"", "", NULL},
+    {"1000.0", "move:sort_m8", "--rounds", "3", 1, "REFUSED  T4 H256 I128 E8 k2 bf16", "", NULL},
+    {"1000.0", "one:nothing", "--rounds", "3", 1, "family one_stage offers no step nothing", "", NULL},
+    {"1000.0", NULL, "--routing", "skewed", 2, "", "routing profile 'skewed': unknown", NULL},
+    {"1000.0", NULL, "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 limit:1.5+b1+b2", "",
      "b2+limit:1.5+b1"},
-    {"1000000.0", NULL, "--rounds", "3", 2, "", "form", "b1+b1"},
-    {"1000000.0", "gu", "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 b1", "", "b1"},
-    {"1000000.0", "gu", "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 gate_up:tiled", "",
+    {"1000.0", NULL, "--rounds", "3", 2, "", "form", "b1+b1"},
+    {"1000.0", "gu", "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 b1", "", "b1"},
+    {"1000.0", "gu", "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 gate_up:tiled", "",
      "gate_up:tiled"},
-    {"1000000.0", "gu", "--rounds", "3", 1, "gate and up of w1 are stored interleaved", "",
+    {"1000.0", "gu", "--rounds", "3", 1, "gate and up of w1 are stored interleaved", "",
      "gate_up:interleaved"},
-    {"1000000.0", NULL, "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 ep:4/16", "", "ep:4/16"},
-    {"1000000.0", "chain", "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 ep:8/16", "", "ep:8/16"},
-    {"1000000.0", "chain", "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 b2", "", "b2"},
+    {"1000.0", NULL, "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 ep:4/16", "", "ep:4/16"},
+    {"1000.0", "chain", "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 ep:8/16", "", "ep:8/16"},
+    {"1000.0", "chain", "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 b2", "", "b2"},
 };
 
 MF_TEST(run_config, .rows = MF_ARRAY_LEN(cases))
@@ -126,7 +129,8 @@ MF_TEST(run_config, .rows = MF_ARRAY_LEN(cases))
                         : strcmp(cases[_i].names, "chain") == 0 ? chain
                                                                 : cases[_i].names;
     write_row(cases[_i].us, names, cases[_i].form ? cases[_i].form : "");
-    r = moefarm("", "run-config", in_folder("table.csv"), cases[_i].option, cases[_i].value, NULL);
+    r = moefarm("", "run-config", "--slack", "1000", in_folder("table.csv"), cases[_i].option,
+                cases[_i].value, NULL);
     assert_code(r, cases[_i].code);
     assert_says(r.out, cases[_i].out);
     assert_says(r.err, cases[_i].err);
@@ -142,8 +146,8 @@ MF_TEST(opens_old_family_names)
     ck_assert_ptr_nonnull(step);
     ck_assert(strncmp(pipeline, "one_stage:", 10) == 0);
     mf_format(old, sizeof(old), "one%s", step);
-    write_row("1000000.0", old, "");
-    r = moefarm("", "run-config", in_folder("table.csv"), "--rounds", "3", "--json", NULL);
+    write_row("1000.0", old, "");
+    r = moefarm("", "run-config", "--slack", "1000", in_folder("table.csv"), "--rounds", "3", "--json", NULL);
     assert_code(r, 0);
     assert_says(r.out, "\"verdict\":\t\"OK\"");
     assert_says(r.out, pipeline);
@@ -155,15 +159,15 @@ MF_TEST(skips_foreign_rows)
     char text[4096] = TABLE_HEADER;
     struct ran r;
 
-    add_row(text, sizeof(text), class_text, SHAPE, "1000000.0", pipeline, "");
+    add_row(text, sizeof(text), class_text, SHAPE, "1000.0", pipeline, "");
     add_row(text, sizeof(text), class_text, "5," LAYER, "1.0", "python:layer", "");
     text_file_write(in_folder("table.csv"), text);
-    r = moefarm("", "run-config", in_folder("table.csv"), NULL);
+    r = moefarm("", "run-config", "--slack", "1000", in_folder("table.csv"), NULL);
     assert_code(r, 0);
     assert_says(r.err, "table.csv:3: skipped: ");
-    assert_says(r.out, "1 rows: 1 OK, 0 not OK; 1 skipped");
+    assert_says(r.out, "1 rows: 1 OK, 0 not OK; OK is a ratio of 0.001 to 1e+03; 1 skipped");
     write_row("1.0", "python:layer", "");
-    r = moefarm("", "run-config", in_folder("table.csv"), NULL);
+    r = moefarm("", "run-config", "--slack", "1000", in_folder("table.csv"), NULL);
     assert_code(r, 2);
     assert_says(r.err, "table.csv: no row of this device's class ");
 }
@@ -203,7 +207,7 @@ MF_TEST(another_class)
 
     mf_format(class_text, sizeof(class_text), "gfx942,304");
     write_row("10.0", pipeline, "");
-    r = moefarm("", "run-config", in_folder("table.csv"), NULL);
+    r = moefarm("", "run-config", "--slack", "1000", in_folder("table.csv"), NULL);
     assert_code(r, 2);
     assert_says(r.err, "no row of this device's class");
 }
@@ -216,9 +220,9 @@ MF_TEST(another_model)
     char *model;
     struct ran r;
 
-    add_row(text, sizeof(text), class_text, SHAPE, "1000000.0", pipeline, "");
+    add_row(text, sizeof(text), class_text, SHAPE, "1000.0", pipeline, "");
     text_file_write(in_folder("table.csv"), text);
-    r = moefarm("", "run-config", in_folder("table.csv"), "--json", NULL);
+    r = moefarm("", "run-config", "--slack", "1000", in_folder("table.csv"), "--json", NULL);
     assert_code(r, 0);
     mf_format(expected, sizeof(expected),
               "table.csv: 1 of 1 rows were tuned on another device model (cpu) than this one (%s)",
@@ -230,7 +234,7 @@ MF_TEST(another_model)
     mf_format(expected, sizeof(expected), ",%s,%s", model_text, model + strlen(",cpu,"));
     mf_format(model, sizeof(text) - (size_t)(model - text), "%s", expected);
     text_file_write(in_folder("table.csv"), text);
-    r = moefarm("", "run-config", in_folder("table.csv"), NULL);
+    r = moefarm("", "run-config", "--slack", "1000", in_folder("table.csv"), NULL);
     assert_code(r, 0);
     ck_assert_str_eq(r.err, "");
 }
@@ -242,12 +246,13 @@ MF_TEST(known_verdicts)
     char text[4096] = TABLE_HEADER;
     struct ran r;
 
-    add_row(text, sizeof(text), class_text, "4," LAYER, "1000000.0", "rows:right", "");
-    add_row(text, sizeof(text), class_text, "8," LAYER, "1000000.0", "rows:wrong", "");
+    add_row(text, sizeof(text), class_text, "4," LAYER, "1000.0", "rows:right", "");
+    add_row(text, sizeof(text), class_text, "8," LAYER, "1000.0", "rows:wrong", "");
     add_row(text, sizeof(text), class_text, "16," LAYER, "0.001", "rows:right", "");
-    add_row(text, sizeof(text), class_text, "32," LAYER, "1000000.0", "rows:gone", "");
+    add_row(text, sizeof(text), class_text, "32," LAYER, "1000.0", "rows:gone", "");
     text_file_write(in_folder("table.csv"), text);
-    r = moefarm("", "run-config", in_folder("table.csv"), "--rounds", "3", "--family-so", ROWS_SO, NULL);
+    r = moefarm("", "run-config", "--slack", "1000", in_folder("table.csv"), "--rounds", "3", "--family-so",
+                ROWS_SO, NULL);
     assert_code(r, 1);
     assert_says(r.out, "OK       T4 H256");
     assert_says(r.out, "WRONG    T8 H256");
@@ -260,8 +265,8 @@ MF_TEST(known_verdicts)
     ck_assert(strstr(r.out, "SLOWER   T16") > strstr(r.out, "REFUSED  T32"));
     ck_assert_ptr_null(strstr(strstr(r.out, "SLOWER") + 1, "SLOWER"));
     assert_says(r.out, "4 rows: 1 OK, 3 not");
-    r = moefarm("", "run-config", in_folder("table.csv"), "--rounds", "3", "--family-so", ROWS_SO, "--json",
-                NULL);
+    r = moefarm("", "run-config", "--slack", "1000", in_folder("table.csv"), "--rounds", "3", "--family-so",
+                ROWS_SO, "--json", NULL);
     const char *slower = strstr(r.out, "\"SLOWER\""), *refused = strstr(r.out, "\"REFUSED\"");
     ck_assert_msg(slower && refused && slower < refused, "%s", r.out);
 }

@@ -127,7 +127,7 @@ MF_TEST(test_shipped)
     RESULT(us, err)                 \
     ",tile:a|move:b,w1=row,MI355X,r1,gcc,uniform,1," n_samples ",0.1,moefarm:race\n"
 #define OWN(us, n_samples) OWN_ERR(us, n_samples, "0.0%")
-#define NAMES_OF TUNED_COLUMNS ",_tag" OWN_COLUMNS ",unstable\n"
+#define NAMES_OF           TUNED_COLUMNS ",_tag" OWN_COLUMNS ",unstable\n"
 #define OWN_OF(us, mad, routing, unstable) \
     RESULT(us, "0.0%")                     \
     ",tile:a|move:b,w1=row,MI355X,r1,gcc," routing ",1,9," mad ",moefarm:race," unstable "\n"
@@ -187,8 +187,8 @@ static const struct planted {
     /* A time that the farm has not accepted. */
     {NAMES_OF KEY("16", "Silu") OWN_OF("115.5", "0.5", "uniform", "after 3 reruns: it scatters"), NULL,
      "a2 unstable us;",
-     "us is 115.5, but no measurement was accepted: after 3 reruns: it scatters; tune the shape again on a quiet "
-     "host"},
+     "us is 115.5, but no measurement was accepted: after 3 reruns: it scatters; tune the shape again on a "
+     "quiet host"},
     /* Below 256 tokens and with fp4 weights, production looks up bf16 activations. So the rows with fp8
      * activations have no hole below 256 tokens. */
     {NAMES ROW_4("1", "25.5", "torch.float8_e4m3fn") ROW_4("512", "95.5", "torch.float8_e4m3fn"), NULL,
