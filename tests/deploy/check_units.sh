@@ -49,6 +49,9 @@ check_offline() {
     local unit ceiling
     cmake --install "$MF_BINARY_DIR" --prefix /usr >install.log 2>&1 || fail "cmake --install"
     systemd-analyze verify /usr/lib/systemd/system/moefarm* >verify.log 2>&1 || fail "systemd-analyze verify"
+    for unit in /usr/lib/systemd/system/moefarm*.service; do
+        grep -q '^MemoryMax=' "$unit" || fail "$unit has no MemoryMax"
+    done
     ! grep -i moefarm verify.log || fail "systemd-analyze verify warns about the units"
     "$MF_SOURCE_DIR/deploy/debian/worker/postinst" configure
     "$MF_SOURCE_DIR/deploy/debian/cli/postinst" configure
@@ -58,7 +61,7 @@ check_offline() {
     done <<<"moefarmd.service 15
 moefarm-backup.service 10
 moefarm-pull@.service 12
-moefarm-worker@.service 23"
+moefarm-worker@.service 26"
     echo "verified; exposure levels below the ceilings"
 }
 
@@ -145,7 +148,8 @@ check_start() {
     echo "MOEFARMD_OPTIONS=--http 127.0.0.1:$http --hub 127.0.0.1:$hub" >/etc/moefarm/moefarmd.env
     systemctl start "$worker" moefarm-worker@cpu:0.service || fail "the workers did not start"
     await workers_are idle 2
-    [[ $(moefarm --json workers | grep '"sandbox"') == *seccomp*seccomp* ]] || fail "a runner has no sandbox"
+    [[ $(moefarm --json workers | grep '"sandbox"') == *"\"pid namespace"*seccomp*"\"pid namespace"*seccomp* ]] ||
+        fail "a runner has no sandbox or no PID namespace"
     [ "$(stat -c %U:%a /var/lib/private/moefarm/farm.db)" = "moefarm:600" ] ||
         fail "the database is accessible to other users"
     ! runuser -u daemon -- ls /var/lib/moefarm/ 2>/dev/null ||

@@ -248,6 +248,9 @@ MF_TEST(empties_scratch)
     ck_assert_int_eq(access(link, F_OK), -1);
     ck_assert_int_eq(access(path, F_OK), 0); /* the target of the symbolic link still exists */
     ck_assert_int_eq(rmdir(scratch), 0);
+    /* the scratch folder itself may not be a link */
+    ck_assert_int_eq(symlink(folder, scratch), 0);
+    ck_assert_int_eq(mf_sandbox_scratch(scratch), -ENOTDIR);
 }
 
 /* Makes one system call fail, as on a kernel that lacks it. */

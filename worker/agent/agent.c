@@ -26,16 +26,18 @@ static int set_up(struct mf_agent *a, char *why, size_t why_cap)
     int r = mf_device_lock(a->o.lock_folder, a->o.device, a->o.identity, why, why_cap, &a->lock_fd);
     if (r < 0)
         return r;
-    uint64_t torn = 0;
-    r = mf_spool_open(a->o.spool_folder, a->o.name, &a->spool, &torn);
+    uint64_t damaged = 0;
+    r = mf_spool_open(a->o.spool_folder, a->o.name, &a->spool, &damaged);
     if (r < 0) {
         mf_format(why, why_cap, "spool %s/%s.spool: %s", a->o.spool_folder, a->o.name,
-                  r == -EBUSY ? "in use by another worker of this name" : strerror(-r));
+                  r == -EBUSY   ? "in use by another worker of this name"
+                  : r == -ELOOP ? "is a symbolic link; replace it by a file or delete it"
+                                : strerror(-r));
         return r;
     }
-    if (torn > 0)
-        log_warn("%s: spool: removed an incomplete record of %llu bytes at the end", a->o.name,
-                 (unsigned long long)torn);
+    if (damaged > 0)
+        log_warn("%s: spool: removed %llu bytes of incomplete or damaged records", a->o.name,
+                 (unsigned long long)damaged);
     if (mf_spool_n(a->spool) > 0)
         log_info("%s: sending %zu results of an earlier run", a->o.name, mf_spool_n(a->spool));
     struct mf_runner_pool_options runner_pool = {.argv = a->o.runner_argv,

@@ -23,6 +23,7 @@
 #define ACK_MAGIC    "MFA1"
 #define ACK_PAYLOAD  24
 #define SPACE_BYTES  (64 << 10) /* free space required at startup */
+#define TRIES_MAX    1000 /* attempts to find a record after damage; each may read MF_RECORD_MAX bytes */
 
 struct record {
     struct mf_spool_key key;
@@ -111,7 +112,8 @@ static bool remove_record(struct mf_spool *s, const struct mf_spool_key *key)
     return false;
 }
 
-/* Reads the record at file_bytes. Returns 1 if it is loaded, 0 at the end of the readable part. */
+/* Loads the record at file_bytes and moves file_bytes behind it. Returns 1 if it is loaded, 0 if there is no
+ * valid record. */
 static int load_record(struct mf_spool *s, uint64_t size)
 {
     char magic[5];
@@ -139,22 +141,115 @@ static int load_record(struct mf_spool *s, uint64_t size)
     return 1;
 }
 
-static int load(struct mf_spool *s, uint64_t *ret_torn)
+/* Returns the offset of the next text that may begin a record, or size if there is none. */
+static int find_magic(const struct mf_spool *s, uint64_t from, uint64_t size, uint64_t *ret)
+{
+    char buf[8192];
+    const size_t magic = strlen(RESULT_MAGIC);
+    for (uint64_t at = from; size - at >= magic;) {
+        ssize_t n = pread(s->fd, buf, sizeof(buf), (off_t)at);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -errno;
+        for (size_t i = 0; i + magic <= (size_t)n; i++) {
+            if (memcmp(buf + i, RESULT_MAGIC, magic) == 0 || memcmp(buf + i, ACK_MAGIC, magic) == 0) {
+                *ret = at + i;
+                return 0;
+            }
+        }
+        if ((size_t)n < magic)
+            break;
+        at += (uint64_t)n - magic + 1;
+    }
+    *ret = size;
+    return 0;
+}
+
+/* Skips damage at file_bytes. Returns 1 if another valid record follows and is loaded; file_bytes is then
+ * behind that record. Otherwise returns 0, and file_bytes is unchanged. A record's JSON cannot contain text
+ * that passes for a record, because the length of a record has a zero byte. */
+static int skip_damage(struct mf_spool *s, uint64_t size, int *tries_left)
+{
+    uint64_t damage = s->file_bytes, at = damage;
+    int r = 0;
+    while (r == 0 && (*tries_left)-- > 0) {
+        r = find_magic(s, at + 1, size, &at);
+        if (r < 0 || at == size)
+            break;
+        s->file_bytes = at;
+        r = load_record(s, size);
+    }
+    if (r <= 0)
+        s->file_bytes = damage;
+    return r;
+}
+
+/* Writes the unacknowledged results to a new file and renames it over the old file. The new file is locked
+ * before the rename, so no other process can take the lock in between. */
+static int rewrite(struct mf_spool *s)
+{
+    _cleanup_(mf_freep) char *path = NULL;
+    if (asprintf(&path, "%s.new", s->path) < 0) {
+        path = NULL;
+        return -ENOMEM;
+    }
+    (void)unlink(path); /* left by a process that was killed */
+    _cleanup_(mf_closep) int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return -errno;
+    uint64_t at = 0;
+    int r = flock(fd, LOCK_EX | LOCK_NB) < 0 ? -errno : 0;
+    for (size_t i = s->first; r == 0 && i < s->n; i++) {
+        if (s->records[i].acknowledged)
+            continue;
+        r = mf_record_write(fd, RESULT_MAGIC, s->records[i].body, s->records[i].len, at);
+        at += MF_RECORD_HEADER + s->records[i].len;
+    }
+    if (r == 0 && fsync(fd) < 0)
+        r = -errno;
+    mf_fault_at(MF_FAULT_SPOOL_WRITTEN);
+    if (r == 0 && rename(path, s->path) < 0)
+        r = -errno;
+    mf_fault_at(MF_FAULT_SPOOL_RENAMED);
+    if (r < 0) {
+        (void)unlink(path);
+        return r;
+    }
+    (void)close(s->fd);
+    s->fd = fd;
+    fd = -1;
+    s->file_bytes = at;
+    s->dirty_since_ms = 0;
+    return mf_sync_folder(s->path);
+}
+
+/* Loads all valid records. Then cuts off damage at the end. If there is other damage, rewrites the file. */
+static int load(struct mf_spool *s, uint64_t *ret_damaged)
 {
     struct stat st;
     if (fstat(s->fd, &st) < 0)
         return -errno;
-    uint64_t size = (uint64_t)st.st_size;
-    int r;
-    while ((r = load_record(s, size)) == 1)
-        ;
+    if (!S_ISREG(st.st_mode))
+        return -EINVAL;
+    uint64_t size = (uint64_t)st.st_size, valid = 0, before;
+    int r, tries_left = TRIES_MAX;
+    do {
+        before = s->file_bytes;
+        while ((r = load_record(s, size)) == 1)
+            ;
+        valid += s->file_bytes - before;
+        before = s->file_bytes;
+        if (r == 0)
+            r = skip_damage(s, size, &tries_left);
+    } while (r == 1);
     if (r < 0)
         return r;
-    if (ret_torn)
-        *ret_torn = size - s->file_bytes;
+    if (ret_damaged)
+        *ret_damaged = size - valid;
     if (size != s->file_bytes && ftruncate(s->fd, (off_t)s->file_bytes) < 0)
         return -errno;
-    return 0;
+    return valid == s->file_bytes ? 0 : rewrite(s);
 }
 
 /* Fails if the disk has no room for results. A worker that cannot store a result must not lease a unit: every
@@ -174,7 +269,7 @@ static int check_space(const struct mf_spool *s)
     return r;
 }
 
-int mf_spool_open(const char *folder, const char *name, struct mf_spool **ret, uint64_t *ret_torn)
+int mf_spool_open(const char *folder, const char *name, struct mf_spool **ret, uint64_t *ret_damaged)
 {
     struct mf_spool *s = calloc(1, sizeof(*s));
     if (!s)
@@ -185,14 +280,14 @@ int mf_spool_open(const char *folder, const char *name, struct mf_spool **ret, u
         s->path = NULL;
         goto fail;
     }
-    s->fd = open(s->path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    s->fd = open(s->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (s->fd < 0) {
         r = -errno;
         goto fail;
     }
     r = mf_lock_file(s->fd);
     if (r == 0)
-        r = load(s, ret_torn);
+        r = load(s, ret_damaged);
     if (r == 0)
         r = check_space(s);
     if (r < 0)
@@ -226,7 +321,6 @@ int mf_spool_append(struct mf_spool *s, const struct mf_spool_key *key, const ch
     if (r == 0)
         r = add_record(s, key, body, len);
     if (r < 0) {
-        /* An incomplete record would hide all later records. */
         (void)ftruncate(s->fd, (off_t)s->file_bytes);
         return r;
     }
@@ -234,44 +328,6 @@ int mf_spool_append(struct mf_spool *s, const struct mf_spool_key *key, const ch
     if (s->dirty_since_ms == 0)
         s->dirty_since_ms = mf_now_ms();
     return 0;
-}
-
-/* Writes the unacknowledged results to a new file and renames it over the old file. The new file is locked
- * before the rename, so no other process can take the lock in between. */
-static int rewrite(struct mf_spool *s)
-{
-    _cleanup_(mf_freep) char *path = NULL;
-    if (asprintf(&path, "%s.new", s->path) < 0) {
-        path = NULL;
-        return -ENOMEM;
-    }
-    _cleanup_(mf_closep) int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (fd < 0)
-        return -errno;
-    uint64_t at = 0;
-    int r = flock(fd, LOCK_EX | LOCK_NB) < 0 ? -errno : 0;
-    for (size_t i = s->first; r == 0 && i < s->n; i++) {
-        if (s->records[i].acknowledged)
-            continue;
-        r = mf_record_write(fd, RESULT_MAGIC, s->records[i].body, s->records[i].len, at);
-        at += MF_RECORD_HEADER + s->records[i].len;
-    }
-    if (r == 0 && fsync(fd) < 0)
-        r = -errno;
-    mf_fault_at(MF_FAULT_SPOOL_WRITTEN);
-    if (r == 0 && rename(path, s->path) < 0)
-        r = -errno;
-    mf_fault_at(MF_FAULT_SPOOL_RENAMED);
-    if (r < 0) {
-        (void)unlink(path);
-        return r;
-    }
-    (void)close(s->fd);
-    s->fd = fd;
-    fd = -1;
-    s->file_bytes = at;
-    s->dirty_since_ms = 0;
-    return mf_sync_folder(s->path);
 }
 
 static int compact(struct mf_spool *s)

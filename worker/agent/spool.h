@@ -12,8 +12,8 @@
  * their units expire, and the units are measured again.
  *
  * The file is truncated when all results are acknowledged. It is rewritten (temporary file, fsync, rename)
- * when it is large and mostly acknowledged. At load, the first torn or corrupt record and everything after
- * that record are cut off. The file is locked, so that only one process at a time uses it. */
+ * when it is large and mostly acknowledged. At load, torn and corrupt records are skipped and removed. The
+ * file is locked, so that only one process at a time uses it. */
 #pragma once
 
 #include <stdbool.h>
@@ -34,9 +34,10 @@ struct mf_spool_key {
     int64_t unit, attempt, seq;
 };
 
-/* Opens or creates <folder>/<name>.spool; the folder must exist. *ret_torn (optional): bytes removed at the
- * end. Returns -EBUSY if another process has the spool open. */
-int mf_spool_open(const char *folder, const char *name, struct mf_spool **ret, uint64_t *ret_torn);
+/* Opens or creates <folder>/<name>.spool; the folder must exist. *ret_damaged (optional): bytes removed.
+ * Returns -EBUSY if another process has the spool open, -ELOOP if it is a symbolic link, and -EINVAL if it is
+ * no regular file. */
+int mf_spool_open(const char *folder, const char *name, struct mf_spool **ret, uint64_t *ret_damaged);
 struct mf_spool *mf_spool_close(struct mf_spool *s);
 
 /* Writes a record. The body must contain the key as `unit`, `attempt`, `seq`. On an error such as -ENOSPC the

@@ -225,8 +225,11 @@ int mf_sandbox_scratch(const char *path)
 {
     if (mkdir(path, 0700) == 0)
         return 0;
-    if (errno != EEXIST)
+    struct stat status;
+    if (errno != EEXIST || lstat(path, &status) < 0)
         return -errno;
+    if (!S_ISDIR(status.st_mode)) /* a symbolic link would give the runner another folder */
+        return -ENOTDIR;
     /* The contents are not trusted, so symbolic links are removed and not followed. */
     return nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS) == 0 ? 0 : -EIO;
 }

@@ -305,24 +305,38 @@ MF_TEST(one_process_at_a_time)
     mf_spool_close(s);
 }
 
-/* Damage to a file of three records of equal length, and the number of records left. */
-enum damage { CUT, FLIP, GARBAGE };
+/* Damage to a file of three records of equal length, and the records left. */
+enum damage { CUT, FLIP, FLIP_LENGTH, NOT_JSON, GARBAGE };
 static const struct damage_case {
     enum damage how;
-    int at; /* CUT: bytes kept of the third record; FLIP: record with one bit flipped in its middle */
-    int left;
+    int at; /* CUT: bytes kept of the third record; others: the damaged record */
+    const char *left;
 } damage_cases[] = {
-    {CUT, 0, 2},
-    {CUT, 1, 2},
-    {CUT, 11, 2},
-    {CUT, 12, 2},
-    {CUT, 40, 2}, /* torn in the header, at the header's end, in the body */
-    /* Records after a broken record are dropped, because their start is unknown. */
-    {FLIP, 0, 0},
-    {FLIP, 1, 1},
-    {FLIP, 2, 2},
-    {GARBAGE, 0, 3}, /* bytes after the last record */
+    {CUT, 0, "12"},         {CUT, 1, "12"},      {CUT, 11, "12"},
+    {CUT, 12, "12"},        {CUT, 40, "12"}, /* torn in the header, at the header's end, in the body */
+    {FLIP, 0, "23"},                         /* one bit in the middle of the record */
+    {FLIP, 1, "13"},        {FLIP, 2, "12"},     {FLIP_LENGTH, 0, "23"},
+    {FLIP_LENGTH, 2, "12"}, {NOT_JSON, 1, "13"}, /* with a valid checksum */
+    {GARBAGE, 0, "123"},                         /* bytes after the last record */
 };
+
+static void damage_record(int fd, const struct damage_case *c, off_t one)
+{
+    static const char text[] = "{\"unit\":5}";
+    off_t at = c->at * one + (c->how == FLIP_LENGTH ? 5 : one / 2);
+    char byte;
+    if (c->how == NOT_JSON) {
+        char header[MF_RECORD_HEADER];
+        _cleanup_(mf_freep) char *payload = calloc(1, (size_t)one);
+        memcpy(payload, text, sizeof(text));
+        ck_assert_int_eq(
+            mf_record_write(fd, "MFR1", payload, (size_t)one - sizeof(header), (uint64_t)(c->at * one)), 0);
+        return;
+    }
+    ck_assert_int_eq(pread(fd, &byte, 1, at), 1);
+    byte ^= 4;
+    ck_assert_int_eq(pwrite(fd, &byte, 1, at), 1);
+}
 
 MF_TEST(damaged, .rows = MF_ARRAY_LEN(damage_cases))
 {
@@ -336,19 +350,16 @@ MF_TEST(damaged, .rows = MF_ARRAY_LEN(damage_cases))
     ck_assert_int_ge(fd, 0);
     if (c->how == CUT) {
         ck_assert_int_eq(ftruncate(fd, 2 * one + c->at), 0);
-    } else if (c->how == FLIP) {
-        char byte;
-        ck_assert_int_eq(pread(fd, &byte, 1, c->at * one + one / 2), 1);
-        byte ^= 4;
-        ck_assert_int_eq(pwrite(fd, &byte, 1, c->at * one + one / 2), 1);
+    } else if (c->how != GARBAGE) {
+        damage_record(fd, c, one);
     } else {
         ck_assert_int_eq(pwrite(fd, "MFR1\xff\xff\xff\x7f!!!!", 12, size), 12);
     }
     (void)close(fd);
     uint64_t torn = 0;
     s = open_spool(&torn);
-    for (int i = 1; i <= c->left; i++)
-        expect_next(s, 5, i);
+    for (const char *left = c->left; *left; left++)
+        expect_next(s, 5, *left - '0');
     expect_no_next(s);
     ck_assert(torn > 0 || (c->how == CUT && c->at == 0));
     /* New records are appended after the valid ones. */
@@ -356,8 +367,40 @@ MF_TEST(damaged, .rows = MF_ARRAY_LEN(damage_cases))
     mf_spool_close(s);
     s = open_spool(&torn);
     ck_assert_uint_eq(torn, 0);
-    ck_assert_uint_eq(mf_spool_n(s), (size_t)c->left + 1);
+    ck_assert_uint_eq(mf_spool_n(s), strlen(c->left) + 1);
     mf_spool_close(s);
+}
+
+/* Neither the spool nor its replacement may be a link to another file, or another kind of file. */
+MF_TEST(follows_no_links, .rows = 3)
+{
+    char target[96], other[104];
+    struct mf_spool *s = NULL;
+    (void)snprintf(target, sizeof(target), "%s/target", folder);
+    (void)snprintf(other, sizeof(other), "%s.new", path);
+    int fd = open(target, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    ck_assert_int_eq(write(fd, "kept", 4), 4);
+    (void)close(fd);
+    if (_i == 0) {
+        ck_assert_int_eq(symlink(target, path), 0);
+        ck_assert_int_eq(mf_spool_open(folder, "w", &s, NULL), -ELOOP);
+    } else if (_i == 1) {
+        ck_assert_int_eq(mkfifo(path, 0600), 0);
+        ck_assert_int_eq(mf_spool_open(folder, "w", &s, NULL), -EINVAL);
+    } else {
+        ck_assert_int_eq(symlink(target, other), 0);
+        s = open_spool(NULL);
+        for (int i = 1; i <= 6; i++)
+            append(s, 5, i, MF_SPOOL_REWRITE_MIN / 4);
+        for (int i = 1; i <= 5; i++)
+            ck_assert_int_eq(mf_spool_acknowledge(s, &(struct mf_spool_key){5, 1, i}), 0);
+        mf_spool_close(s);
+    }
+    struct stat status;
+    ck_assert_int_eq(stat(target, &status), 0);
+    ck_assert_int_eq(status.st_size, 4);
+    (void)unlink(target);
+    (void)unlink(other);
 }
 
 /* The checksum is CRC-32 as in zip and Ethernet, here compared with a computation bit by bit. Every release
