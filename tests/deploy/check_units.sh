@@ -148,7 +148,7 @@ check_start() {
     echo "MOEFARMD_OPTIONS=--http 127.0.0.1:$http --hub 127.0.0.1:$hub" >/etc/moefarm/moefarmd.env
     systemctl start "$worker" moefarm-worker@cpu:0.service || fail "the workers did not start"
     await workers_are idle 2
-    [[ $(moefarm --json workers | grep '"sandbox"') == *"\"pid namespace"*seccomp*"\"pid namespace"*seccomp* ]] ||
+    [ "$(moefarm --json workers | grep -c '"pid namespace.*seccomp')" = 2 ] ||
         fail "a runner has no sandbox or no PID namespace"
     [ "$(stat -c %U:%a /var/lib/private/moefarm/farm.db)" = "moefarm:600" ] ||
         fail "the database is accessible to other users"
