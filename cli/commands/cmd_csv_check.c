@@ -9,6 +9,7 @@
 #include "cli/support/aiter_dir.h"
 #include "cli/support/api.h"
 #include "cli/support/csv.h"
+#include "cli/support/file.h"
 #include "cli/support/table_names.h"
 #include "cli/support/text_out.h"
 #include "common/base/cleanup.h"
@@ -18,11 +19,12 @@
 #include "common/table/table_file.h"
 #include "common/table/table_fix.h"
 
-#define FILES_MAX 4096
-#define TEXT_MAX  (1 << 20)
+#define FILES_MAX    4096
+#define TEXT_MAX     (1 << 20)
+#define MANIFEST_MAX (256u << 20)
 
 struct options {
-    const char *only, *silence;
+    const char *only, *silence, *manifest;
     double err_ratio;
     bool summary, fix;
     int64_t lock_ms;
@@ -117,6 +119,49 @@ static void count(struct findings *f)
             f->n_unlisted -= n_kept[c];
         }
     }
+}
+
+/* ---- the manifest of a release ---- */
+
+/* Marks the rows with this key as unstable. The reason points into the manifest. */
+static void mark_unstable(const struct mf_csv_files *files, const char *key, const char *reason)
+{
+    for (size_t i = 0; i < files->n; i++) {
+        struct mf_table *t = files->tables[i];
+
+        for (size_t k = 0; k < t->n_rows; k++) {
+            char own[MF_TABLE_KEY_MAX];
+
+            mf_table_key(&t->rows[k], own);
+            if (strcmp(own, key) == 0)
+                t->rows[k].own[MF_OWN_UNSTABLE] = reason;
+        }
+    }
+}
+
+/* Marks rows that the manifest of their release calls unstable. AITER's format has no column for it. The
+ * rows point into *ret, which must outlive the check. */
+static int apply_manifest(const char *path, const struct mf_csv_files *files, cJSON **ret)
+{
+    _cleanup_(mf_buf_release) struct mf_buf text;
+    const cJSON *row;
+    int code;
+
+    mf_buf_init(&text, MANIFEST_MAX);
+    code = mf_file_read(path, &text);
+    if (code != 0)
+        return code;
+    *ret = mf_json_parse(text.data, text.len, MANIFEST_MAX);
+    if (!mf_json_array(*ret, "rows"))
+        return mf_cli_fail(MF_EXIT_USAGE, "csv check: --manifest %s: expected the manifest.json of a release",
+                           path);
+    cJSON_ArrayForEach (row, mf_json_array(*ret, "rows")) {
+        const char *reason = mf_api_text(row, "unstable", "");
+
+        if (*reason)
+            mark_unstable(files, mf_api_text(row, "key", ""), reason);
+    }
+    return 0;
 }
 
 /* ---- repairs ---- */
@@ -321,6 +366,11 @@ int mf_cmd_csv_check(struct mf_cli *cli, const struct mf_command *self, int argc
          .value = &o.silence,
          .argument = "CODES",
          .help = "codes to suppress, comma-separated"},
+        {.name = "manifest",
+         .type = MF_OPT_TEXT,
+         .value = &o.manifest,
+         .argument = "FILE",
+         .help = "manifest.json of the release of these tables; reports rows that it calls unstable"},
         {.name = "err-ratio",
          .type = MF_OPT_DOUBLE,
          .value = &o.err_ratio,
@@ -346,6 +396,7 @@ int mf_cmd_csv_check(struct mf_cli *cli, const struct mf_command *self, int argc
     };
     _cleanup_(mf_csv_files_release) struct mf_csv_files files = {0};
     _cleanup_(cJSON_Deletep) cJSON *fixed = cJSON_CreateArray();
+    _cleanup_(cJSON_Deletep) cJSON *manifest = NULL;
     struct fixes fixes = {0};
     struct findings f = {.files = &files};
     int rest, r, code;
@@ -362,6 +413,8 @@ int mf_cmd_csv_check(struct mf_cli *cli, const struct mf_command *self, int argc
         code = fix_files(&o, argv + rest, (size_t)(argc - rest), &fixes);
     if (code == 0)
         code = mf_csv_files_read(argv + rest, (size_t)(argc - rest), &files);
+    if (code == 0 && o.manifest)
+        code = apply_manifest(o.manifest, &files, &manifest);
     if (code != 0)
         return code;
     r = mf_tables_check(files.tables, files.n,

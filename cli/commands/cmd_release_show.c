@@ -20,7 +20,8 @@ static void add_device(struct mf_columns *c, const cJSON *d)
         mf_columns_add_text(c, mf_api_text(d, device_names[i], ""));
 }
 
-static const char *const row_names[] = {"row", "task", "us", "n", "mad", "ties", "key", "pipeline"};
+static const char *const row_names[] = {"row",  "task",     "us",  "n",       "mad",
+                                        "ties", "unstable", "key", "pipeline"};
 
 static void add_row(struct mf_columns *c, const cJSON *row)
 {
@@ -38,6 +39,7 @@ static void add_row(struct mf_columns *c, const cJSON *row)
     mf_columns_addf(c, "%" PRId64, mf_api_i64(row, "n", 0));
     mf_columns_addf(c, "%.4f", mf_api_double(row, "mad", 0));
     mf_columns_addf(c, "%d", cJSON_GetArraySize(mf_json_array(row, "ties")));
+    mf_columns_add_text(c, mf_api_text(row, "unstable", ""));
     mf_columns_add(c, mf_api_text(row, "key", ""));
     mf_columns_add(c, names);
 }

@@ -161,6 +161,12 @@ static bool is_timed(const struct mf_table_row *row)
     return isfinite(row->us) && row->us > 0;
 }
 
+static const char *unstable_reason(const struct mf_table_row *row)
+{
+    const char *reason = row->own[MF_OWN_UNSTABLE];
+    return reason ? reason : "";
+}
+
 static enum mf_merged decide_ours(const struct mf_table_row *old, const struct mf_table_row *row,
                                   char reason[MF_REASON_MAX])
 {
@@ -173,6 +179,16 @@ static enum mf_merged decide_ours(const struct mf_table_row *old, const struct m
             reason, MF_REASON_MAX,
             "promoted over the known row in a direct comparison: %.4f us; the row in the table has %.4f us",
             row->us, old->us);
+        return MF_MERGED_REPLACED;
+    }
+    const char *old_unstable = unstable_reason(old), *unstable = unstable_reason(row);
+    if (is_timed(old) && *unstable && !*old_unstable) {
+        mf_format(reason, MF_REASON_MAX, "the new time is unstable (%.240s)", unstable);
+        return MF_MERGED_KEPT;
+    }
+    if (is_timed(old) && *old_unstable && !*unstable) {
+        mf_format(reason, MF_REASON_MAX, "the time of the row in the table is unstable (%.240s)",
+                  old_unstable);
         return MF_MERGED_REPLACED;
     }
     if (is_timed(old) && old->us <= row->us) {

@@ -77,6 +77,29 @@ static const struct {
 };
 /* clang-format on */
 
+/* The manifest of a release tells which rows of a table in AITER's format are unstable. */
+MF_TEST(check_reads_manifest)
+{
+    struct ran r;
+
+    text_file_write(in_folder("table.csv"), TABLE(ROW("1", "51.5") ROW("2", "61.5")));
+    text_file_write(in_folder("manifest.json"),
+                    "{\"rows\":[{\"key\":\"gfx950,256,1,7168,256,257,9,ActivationType.Silu,torch.bfloat16,"
+                    "torch.bfloat16,torch.bfloat16,QuantType.No,1,0\",\"unstable\":\"\"},"
+                    "{\"key\":\"gfx950,256,2,7168,256,257,9,ActivationType.Silu,torch.bfloat16,"
+                    "torch.bfloat16,torch.bfloat16,QuantType.No,1,0\",\"unstable\":\"it scatters\"}]}");
+    r = moefarm("", "csv", "check", in_folder("table.csv"), "--manifest", in_folder("manifest.json"), NULL);
+    assert_code(r, 1);
+    assert_says(r.out,
+                "table.csv:3: error: unstable: us is 61.5, but no measurement was accepted: it scatters;");
+    assert_says(r.out, "1 error, 0 warnings");
+    text_file_write(in_folder("manifest.json"), "[]");
+    r = moefarm("", "csv", "check", in_folder("table.csv"), "--manifest", in_folder("manifest.json"), NULL);
+    assert_code(r, 2);
+    assert_says(r.err, "manifest.json: expected the manifest.json of a release");
+    ck_assert_int_eq(unlink(in_folder("manifest.json")), 0);
+}
+
 MF_TEST(check, .rows = MF_ARRAY_LEN(checks))
 {
     if (checks[_i].table)

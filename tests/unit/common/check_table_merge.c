@@ -126,6 +126,39 @@ MF_TEST(test_verdict, .rows = MF_ARRAY_LEN(verdicts))
     check_verdict(&verdicts[_i], true);
 }
 
+/* A new row of 10 us. A time that the farm has not accepted never replaces an accepted one. */
+static const struct {
+    const char *us, *unstable, *new_unstable;
+    enum mf_merged what;
+    const char *reason_part;
+} unstable_rows[] = {
+    {"20.0", "", "after 3 reruns: it scatters", MF_MERGED_KEPT,
+     "the new time is unstable (after 3 reruns: it scatters)"},
+    {"5.0", "after 3 reruns: it scatters", "", MF_MERGED_REPLACED,
+     "the time of the row in the table is unstable (after 3 reruns: it scatters)"},
+    {"5.0", "it scatters", "it scatters", MF_MERGED_KEPT, "is faster: 5.0000"},
+    {"0.0", "", "it scatters", MF_MERGED_REPLACED, "against 0.0000"},
+};
+
+MF_TEST(unstable_times_do_not_win, .rows = MF_ARRAY_LEN(unstable_rows))
+{
+    char text[1024], why[MF_REASON_MAX];
+    snprintf(text, sizeof(text),
+             TUNED_COLUMNS OWN_COLUMNS ",unstable"
+                                       "\n" KEY(1) ",32,0,1,k1,0.0%%,1,k2,0.0%%,%s,0,0,0,1.0,2.0,,,MI300X,,,"
+                                                   "uniform,,,,moefarm:race,%s\n",
+             unstable_rows[_i].us, unstable_rows[_i].unstable);
+    _cleanup_(mf_table_freep) struct mf_table *t = read_text("table", text);
+    struct mf_table_row row = moefarm_row(1, 10);
+    row.own[MF_OWN_UNSTABLE] = unstable_rows[_i].new_unstable;
+    _cleanup_(mf_table_freep) struct mf_table *fresh = fresh_of(&row);
+    _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
+    ck_assert_int_eq(mf_table_merge(t, fresh, NULL, &result, why), 0);
+    ck_assert_int_eq(result.items[0].what, unstable_rows[_i].what);
+    ck_assert_msg(strstr(result.items[0].reason, unstable_rows[_i].reason_part), "%s",
+                  result.items[0].reason);
+}
+
 /* A new row of 10 us, in most cases a promoted one. A promoted row replaces a comparable row with another
  * pipeline, even if the old row is faster. A later row of a race is comparable with a promoted row. */
 MF_TEST(test_promoted)
