@@ -27,17 +27,10 @@ struct library {
     const char *advice;
 };
 
-#define ROCM_ROOTS               \
-    {                            \
-        {"ROCM_PATH", "lib"},    \
-        {                        \
-            "ROCM_PATH", "lib64" \
-        }                        \
-    }
-#define ROCM_PLACES                        \
-    {                                      \
-        "/opt/rocm/lib", "/opt/rocm-*/lib" \
-    }
+/* clang-format off */
+#define ROCM_ROOTS  {{"ROCM_PATH", "lib"}, {"ROCM_PATH", "lib64"}}
+#define ROCM_PLACES {"/opt/rocm/lib", "/opt/rocm-*/lib"}
+/* clang-format on */
 
 /* HIP 7's runtime contains no compiler. Before HIP 5.3, only the runtime contained the compiler. */
 static const struct library libraries[] = {
