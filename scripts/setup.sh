@@ -5,7 +5,7 @@
 #   scripts/setup.sh                        building and testing
 #   scripts/setup.sh --with-browser         also Chromium, Node, promtool and clang-format
 #   scripts/setup.sh --with-fuzzers         also clang and llvm
-#   scripts/setup.sh --with-cluster         also Slurm, systemd, iproute2 and the schema of Kubernetes
+#   scripts/setup.sh --with-cluster         also Slurm, systemd, iproute2, buildah and mmdebstrap
 #   scripts/setup.sh --with-gpu-compilers   also clang 19, which compiles the GPU kernels for gfx942
 set -euo pipefail
 
@@ -41,7 +41,10 @@ munge                authenticates the daemons of Slurm
 iproute2             network namespaces for tests with several nodes
 systemd              checks the units and runs them in a container
 openssl              makes certificates for tests with TLS
-python3-kubernetes   schema for checking the Kubernetes manifests
+python3-jsonschema   checks the Kubernetes manifests
+python3-yaml         reads them
+buildah              builds the container images in a test
+mmdebstrap           makes their base image
 '
 with_fuzzers='
 clang                builds the fuzzers
