@@ -226,6 +226,25 @@ MF_TEST(has_a_known_pid, .rows = MF_ARRAY_LEN(isolations))
     mf_runner_host_free(h);
 }
 
+/* In a namespace, /proc shows the namespace: CUDA opens /proc/<pid> of its own process and fails if that is
+ * another process. */
+MF_TEST(has_its_own_proc, .rows = MF_ARRAY_LEN(isolations))
+{
+    _cleanup_(cJSON_Deletep) cJSON *m = NULL;
+    int64_t pid = 0, shown = 0;
+    if (!is_allowed(_i) || isolations[_i].isolation == MF_ISOLATION_NONE)
+        return;
+    struct mf_runner_host *h = start_isolated_shell(
+        "read -r shown rest < /proc/self/stat; "
+        "echo \"{\\\"op\\\":\\\"x\\\",\\\"pid\\\":$$,\\\"shown\\\":$shown}\" >&3; exec sleep 1000",
+        isolations[_i].isolation);
+    ck_assert_int_eq(wait_host(h, &m), MF_RUNNER_MESSAGE);
+    ck_assert_int_eq(mf_json_i64(m, "pid", 1, INT32_MAX, &pid), 0);
+    ck_assert_int_eq(mf_json_i64(m, "shown", 1, INT32_MAX, &shown), 0);
+    ck_assert_int_eq(shown, pid);
+    mf_runner_host_free(h);
+}
+
 /* Process group 0 is the group of the caller, which must not be the group of the worker. */
 MF_TEST(has_its_own_process_group, .rows = MF_ARRAY_LEN(isolations))
 {

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -29,8 +30,8 @@ static unsigned long namespaces_of(enum mf_isolation isolation)
 {
     static const unsigned long flags[] = {
         [MF_ISOLATION_NONE] = 0,
-        [MF_ISOLATION_PID] = CLONE_NEWPID,
-        [MF_ISOLATION_USER_PID] = CLONE_NEWUSER | CLONE_NEWPID,
+        [MF_ISOLATION_PID] = CLONE_NEWPID | CLONE_NEWNS,
+        [MF_ISOLATION_USER_PID] = CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS,
     };
     return flags[isolation];
 }
@@ -59,6 +60,23 @@ static int map_ids(uid_t user, gid_t group)
     return r < 0 ? r : write_file("/proc/self/gid_map", groups);
 }
 
+/* Mounts the /proc of this process's PID namespace, in its own mount namespace. Programs look for their own
+ * process in /proc: CUDA fails if it finds another one there. A container may forbid the mount (EPERM). */
+static int mount_proc(void)
+{
+    if (mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+        mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0)
+        return -errno;
+    return 0;
+}
+
+/* Prepares the namespaces of the supervisor, before it starts the program. */
+static int enter_namespaces(enum mf_isolation isolation, uid_t user, gid_t group)
+{
+    int r = isolation == MF_ISOLATION_USER_PID ? map_ids(user, group) : 0;
+    return r < 0 || isolation == MF_ISOLATION_NONE ? r : mount_proc();
+}
+
 static int try_isolation(enum mf_isolation isolation)
 {
     uid_t user = geteuid();
@@ -68,7 +86,7 @@ static int try_isolation(enum mf_isolation isolation)
     if (pid < 0)
         return -errno;
     if (pid == 0)
-        _exit(isolation == MF_ISOLATION_USER_PID ? -map_ids(user, group) : 0);
+        _exit(-enter_namespaces(isolation, user, group));
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
     return WIFEXITED(status) ? -WEXITSTATUS(status) : -EIO;
@@ -189,13 +207,18 @@ static void kill_descendants(void)
     while (reap(0, -1, &unused) > 0);
 }
 
-/* In a namespace, gives the program the pid that the supervisor has outside. Otherwise all runners would
- * have pid 2, and files that GPU runtimes name after their pid would collide. */
-static pid_t fork_program(bool namespace)
+/* Returns the pid of this process in the PID namespace that /proc shows; 0 if unknown. */
+static pid_t pid_in_proc(void)
 {
     char text[24] = "";
     ssize_t n = readlink("/proc/self", text, sizeof(text) - 1);
-    pid_t wanted = n > 0 ? (pid_t)strtol(text, NULL, 10) : 0;
+    return n > 0 ? (pid_t)strtol(text, NULL, 10) : 0;
+}
+
+/* In a namespace, gives the program the pid that the supervisor has outside (wanted). Otherwise all runners
+ * would have pid 2, and files that GPU runtimes name after their pid would collide. */
+static pid_t fork_program(bool namespace, pid_t wanted)
+{
     struct clone_args args = {
         .exit_signal = SIGCHLD, .set_tid = (uint64_t)(uintptr_t)&wanted, .set_tid_size = 1};
     long pid = namespace && wanted > 2 ? syscall(SYS_clone3, &args, sizeof(args)) : -1;
@@ -210,12 +233,13 @@ static _Noreturn void supervise(const struct mf_supervisor *s, pid_t worker, uid
     (void)prctl(PR_SET_PDEATHSIG, namespace ? SIGKILL : SIGTERM);
     if (!namespace && getppid() != worker)
         _exit(NOT_STARTED);
-    if (s->isolation == MF_ISOLATION_USER_PID && map_ids(user, group) < 0)
+    pid_t outside = pid_in_proc();
+    if (enter_namespaces(s->isolation, user, group) < 0)
         _exit(NOT_STARTED);
     /* This process has a copy of the worker's memory, including its key, which the runner must not read. */
     (void)prctl(PR_SET_DUMPABLE, 0);
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
-    pid_t self = getpid(), program = fork_program(namespace);
+    pid_t self = getpid(), program = fork_program(namespace, outside);
     if (program == 0)
         run_program(s, self);
     close_all();

@@ -2,11 +2,11 @@
  *
  *   worker ─► supervisor ─► runner ─► its children
  *
- * If the kernel allows it, the supervisor is the init process of a PID namespace of its own. The runner then
- * sees no process outside the namespace, and the kernel kills all processes of the namespace with the
- * supervisor. Without a namespace, orphans of the runner become children of the supervisor, which kills them.
- * The supervisor has its own session, so that signals to process group 0 do not reach the worker. It dies
- * with the thread that started it. */
+ * If the kernel allows it, the supervisor is the init process of a PID namespace of its own, with its own
+ * /proc. The runner then sees no process outside the namespace, and the kernel kills all processes of the
+ * namespace with the supervisor. Without a namespace, orphans of the runner become children of the
+ * supervisor, which kills them. The supervisor has its own session, so that signals to process group 0 do
+ * not reach the worker. It dies with the thread that started it. */
 #pragma once
 
 #include <stddef.h>
