@@ -148,6 +148,52 @@ MF_TEST(stored_versions_are_migrated)
     globfree(&found);
 }
 
+/* Contents of a database of version 1: task 1 has a race with a rerun, task 2 a kept row. */
+static const char measured[] =
+    "INSERT INTO device_model VALUES (1, 1, 'MI300X', 0, '{}');"
+    "INSERT INTO shape VALUES (1, 'x', 'x', 1), (2, 'y', 'x', 2);"
+    "INSERT INTO batch (id, name, state, priority, options, body_hash, receipt, created_ms)"
+    " VALUES (1, '', 'done', 1, '{}', '', '{}', 1);"
+    "INSERT INTO task (id, batch, shape, class, state) VALUES (1, 1, 1, 1, 'done'), (2, 1, 2, 1, 'done');"
+    "INSERT INTO pipeline VALUES (1, 1, 1, '[]', '', 16, '', 1, 1, 1), (2, 1, 2, '[1]', '', 16, '', 1, 1, 1),"
+    " (3, 2, 1, '[]', '', 16, '', 1, 1, 1);"
+    "INSERT INTO result (unit, attempt, seq, pipeline, task, worker, status, reason, us, mad, verified, late,"
+    " final, samples, extra, at_ms) VALUES"
+    " (1, 1, 1, 1, 1, 1, 'ok', '', 100, 1, 2, 0, 1, zeroblob(80), '{\"fresh\":[240,241,242]}', 1),"
+    " (1, 1, 2, 2, 1, 1, 'ok', '', 110, 2, 1, 0, 1, zeroblob(40), NULL, 1),"
+    " (1, 1, 3, NULL, 1, 1, 'ok', '', NULL, NULL, 0, 0, 1, NULL, '{\"race\":{\"mad\":5}}', 1);"
+    "INSERT INTO config (id, task, shape, class, model, pipeline, us, us1, us2, err1, err2, ties, provenance,"
+    " at_ms) VALUES (1, 1, 1, 1, 1, 1, 241, 1, 1, 0, 0, '[]', '{}', 1),"
+    " (2, 2, 2, 1, 1, 3, 90, 1, 1, 0, 0, '[]', '{}', 1);"
+    "INSERT INTO promotion (task, known, source, new, least, decision, reason, mad, n, at_ms)"
+    " VALUES (2, '', '', 3, 0.03, 'kept', '', 7, 96, 1);";
+
+/* A config of version 1 gets the spread and number of the samples of its time: of the rerun, or of the
+ * comparison. Its pipelines get their medians in the race. */
+MF_TEST(measurements_are_migrated)
+{
+    _cleanup_(mf_store_freep) struct mf_store *s = NULL;
+    sqlite3 *db = NULL;
+    make_folder();
+    create_stored(MF_TEST_DATA "/schema/version_1.sql", 1);
+    ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
+    ck_assert_msg(sqlite3_exec(db, measured, NULL, NULL, NULL) == SQLITE_OK, "%s", sqlite3_errmsg(db));
+    ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
+    ck_assert_int_eq(mf_store_open(path, &s), 0);
+    ck_assert_int_eq(query(s, "SELECT count(*) FROM config WHERE task = 1 AND us = 241 AND mad = 5 AND n = 3"
+                              " AND tries = 1 AND unstable = ''"),
+                     1);
+    ck_assert_int_eq(query(s, "SELECT count(*) FROM config WHERE task = 2 AND us = 90 AND mad = 7 AND n = 96"),
+                     1);
+    ck_assert_int_eq(query(s, "SELECT count(*) FROM pipeline WHERE id = 1 AND race_us = 100 AND race_mad = 1"),
+                     1);
+    ck_assert_int_eq(query(s, "SELECT count(*) FROM pipeline WHERE id = 2 AND race_us = 110 AND race_mad = 2"),
+                     1);
+    ck_assert_int_eq(query(s, "SELECT count(*) FROM pipeline WHERE id = 3 AND race_us IS NULL"), 1);
+    s = mf_store_free(s);
+    remove_folder();
+}
+
 static const char *const two_steps[] = {"CREATE TABLE fruit (name TEXT) STRICT",
                                         "ALTER TABLE fruit ADD COLUMN colour TEXT NOT NULL DEFAULT ''"};
 static const char *const second_fails[] = {"CREATE TABLE fruit (name TEXT) STRICT",
