@@ -73,6 +73,7 @@ static void report_json(struct run *run, const struct outcome *o)
     cJSON_AddNumberToObject(item, "row_error", o->row_err);
     cJSON_AddNumberToObject(item, "row_limit", o->row_limit);
     cJSON_AddBoolToObject(item, "reachable", o->row->reachable);
+    cJSON_AddStringToObject(item, "unstable", o->row->unstable ? o->row->unstable : "");
     cJSON_AddStringToObject(item, "verdict", verdict_names[o->verdict]);
     cJSON_AddStringToObject(item, "reason", o->reason);
 }
@@ -114,6 +115,8 @@ static void report_text(const struct run *run, const struct outcome *o)
     if (is_out_of_time(o->verdict))
         printf("         ratio %.3g, OK is %.3g to %.3g\n", o->measured_us / o->row->us, 1 / run->slack,
                run->slack);
+    if (o->row->unstable)
+        printf("         the table's time is unstable: %s\n", o->row->unstable);
     if (*o->reason)
         printf("         %s\n", o->reason);
     if (o->row->chosen)

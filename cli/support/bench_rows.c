@@ -136,6 +136,11 @@ static int read_row(struct mf_bench_rows *r, const struct mf_bench *b, const str
     (void)mf_fmoe_row(r->fmoe, i, &row->shape, &row->us, &row->names);
     t = mf_table_find(table, &b->device->info.class, &row->shape);
     row->model = mf_fmoe_row_model(r->fmoe, i);
+    if (t && t->own[MF_OWN_UNSTABLE] && *t->own[MF_OWN_UNSTABLE]) {
+        row->unstable = strdup(t->own[MF_OWN_UNSTABLE]);
+        if (!row->unstable)
+            return out_of_memory();
+    }
     row->reachable = mf_fmoe_lookup(r->fmoe, &row->shape, MF_LOOKUP_MOEFARM, &found) == 0 && found == i;
     code = read_provenance(&b->options, t, row);
     return code != 0 ? code : open_pipeline(b, row);
@@ -276,6 +281,7 @@ void mf_bench_rows_close(struct mf_bench_rows *r)
         r->items[i].pipeline = mf_pipeline_close(r->items[i].pipeline);
         free(r->items[i].chosen);
         free(r->items[i].refused);
+        free(r->items[i].unstable);
     }
     free(r->items);
     r->fmoe = mf_fmoe_close(r->fmoe);

@@ -40,6 +40,7 @@ struct mf_bench_row {
     const char *names; /* names of the steps, as "family:step|family:step" */
     char *chosen;      /* memory that `names` points to if the names come from no table; otherwise NULL */
     char *refused;     /* reason why the row cannot run; NULL if it can run */
+    char *unstable;    /* why the farm did not accept us; NULL if it did */
     const char *model; /* device model that the row was tuned on; "" if unknown */
     uint64_t seed;     /* seed of the input data */
     struct mf_routing routing;

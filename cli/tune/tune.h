@@ -156,6 +156,7 @@ struct mf_tune_outcome {
     char merge_status[16]; /* outcome of the merge into the table: "added", "replaced" or "kept" */
     char kernels[256];
     char reason[MF_REASON_MAX];
+    char unstable[MF_REASON_MAX]; /* why the farm did not accept us; "": it did */
 };
 
 struct mf_tune_outcomes {

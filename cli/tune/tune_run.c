@@ -272,6 +272,8 @@ static void note_task(struct batch *b, const cJSON *task)
         mf_device_class_parse(mf_api_text(task, "class", ""), &class) < 0)
         return;
     o = mf_tune_outcomes_find(&b->run->outcomes, &class, &shape);
+    if (o)
+        mf_format(o->unstable, sizeof(o->unstable), "%s", mf_api_text(task, "unstable", ""));
     if (!o || o->end == MF_TUNE_TUNED)
         return;
     if (strcmp(state, "failed") == 0)

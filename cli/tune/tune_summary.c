@@ -90,6 +90,20 @@ static void print_reasons(const struct mf_tune_outcomes *o, enum mf_tune_end end
     }
 }
 
+/* Lists the tuned rows whose time the farm did not accept. */
+static void print_unstable(const struct mf_tune_outcomes *o, struct mf_buf *out)
+{
+    for (size_t i = 0; i < o->n; i++) {
+        const struct mf_tune_outcome *item = &o->items[i];
+        char class[MF_DEVICE_CLASS_TEXT_MAX], shape[MF_SHAPE_BRIEF_MAX];
+        if (item->end != MF_TUNE_TUNED || !item->unstable[0])
+            continue;
+        mf_device_class_print(&item->class, class);
+        mf_shape_brief(&item->shape, shape);
+        (void)mf_buf_addf(out, "unstable time: %s  %s: %s\n", class, shape, item->unstable);
+    }
+}
+
 /* Prints the failed rows in the columns of an untuned file, without device columns. AITER's file also has the
  * column gfx. Both programs can read the printed rows. */
 static void print_repro(const struct mf_tune_outcomes *o, size_t n, struct mf_buf *out)
@@ -123,6 +137,7 @@ void mf_tune_summary(const struct mf_tune_outcomes *o, const struct mf_tune_tota
                       t->status, tuned + failed, t->seconds, tuned);
     if (tuned > 0)
         print_tuned(o, t->verbose, out);
+    print_unstable(o, out);
     (void)mf_buf_addf(out, "Failed shapes: %zu\n", failed);
     print_reasons(o, MF_TUNE_FAILED, out);
     (void)mf_buf_addf(out, "untuned shapes: %zu\n", remaining);

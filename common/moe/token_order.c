@@ -31,8 +31,8 @@ const struct mf_rung *mf_token_order_breach(const struct mf_rung *rung, const st
 void mf_token_order_explain(const struct mf_rung *rung, const struct mf_rung *faster, char ret[MF_REASON_MAX])
 {
     mf_format(ret, MF_REASON_MAX,
-              "%.4g us for %" PRId64 " tokens, but %.4g us for %" PRId64
-              " tokens of this layer, %.0f%% less; "
+              "%.4g us for %" PRId64 " tokens but %.4g us for %" PRId64
+              " tokens of this layer (%.0f%% less): "
               "more tokens cannot be faster",
               rung->us, rung->token, faster->us, faster->token, 100 * (1 - faster->us / rung->us));
 }

@@ -20,6 +20,7 @@ struct mf_rung {
  * and times that are not positive. */
 const struct mf_rung *mf_token_order_breach(const struct mf_rung *rung, const struct mf_rung *others,
                                             size_t n);
-/* Writes the sentence for a breach: "3628 us for 16 tokens, but 2206 us for 32 tokens of this layer; …". */
+/* Writes the sentence for a breach, without commas, because it is stored in tables: "3628 us for 16 tokens
+ * but 2206 us for 32 tokens of this layer (39% less): more tokens cannot be faster". */
 void mf_token_order_explain(const struct mf_rung *rung, const struct mf_rung *faster,
                             char ret[MF_REASON_MAX]);

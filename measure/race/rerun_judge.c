@@ -24,11 +24,10 @@ static bool is_scattered(const struct mf_rerun *r, double *scratch, char why[MF_
     double median = mf_median(scratch, r->n_fresh), mad = mf_mad(scratch, r->n_fresh);
     if (mad <= SCATTER_MAX * median)
         return false;
-    mf_format(
-        why, MF_REASON_MAX,
-        "the %zu samples of the rerun scatter: their median absolute deviation is %.0f%% of the median, "
-        "limit %.0f%%",
-        r->n_fresh, 100 * mad / median, 100 * SCATTER_MAX);
+    mf_format(why, MF_REASON_MAX,
+              "the %zu samples of the rerun scatter: their median absolute deviation is %.0f%% of the median "
+              "(limit %.0f%%)",
+              r->n_fresh, 100 * mad / median, 100 * SCATTER_MAX);
     return true;
 }
 
@@ -93,7 +92,7 @@ static bool is_outside_race(const struct mf_rerun *r, double *scratch, char why[
         return false;
     mf_format(
         why, MF_REASON_MAX,
-        "the median of the rerun, %.4g us, lies outside the race's confidence interval, %.4g to %.4g us",
+        "the median of the rerun (%.4g us) lies outside the race's confidence interval (%.4g to %.4g us)",
         rerun.mid, race.low, race.high);
     return true;
 }

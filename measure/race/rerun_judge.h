@@ -21,6 +21,7 @@ struct mf_rerun {
     const double *fresh;  /* from the rerun */
     size_t n_fresh;       /* 0: no rerun; always accepted */
 };
-/* Returns true if the rerun is accepted. Otherwise returns false with a sentence in why. scratch: space for
+/* Returns true if the rerun is accepted. Otherwise returns false with a sentence in why. The
+ * sentence has no comma, because it is stored in tables. scratch: space for
  * the larger of n_rounds and n_fresh values. */
 bool mf_rerun_accepts(const struct mf_rerun *r, double *scratch, char why[MF_REASON_MAX]);

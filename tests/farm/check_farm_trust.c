@@ -94,7 +94,7 @@ static double check_ranking(int task)
 /* T = 16: every rerun is disturbed. T = 64: the first rerun. T = 256: two rounds, and the canary sees it. */
 MF_TEST(reruns_are_judged)
 {
-    static const char reason[] = "after 3 reruns: the median of the rerun, ";
+    static const char reason[] = "after 3 reruns: the median of the rerun (";
     start("{\"disturbances\":[{\"part\":\"rerun\",\"token\":16,\"factor\":2.4},"
           "{\"part\":\"rerun\",\"token\":64,\"factor\":2.4,\"first\":1},"
           "{\"part\":\"round\",\"token\":256,\"factor\":3,\"first\":2}]}");

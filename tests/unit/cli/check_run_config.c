@@ -153,6 +153,19 @@ MF_TEST(opens_old_family_names)
     assert_says(r.out, pipeline);
 }
 
+/* The output repeats why the farm did not accept a row's time. */
+MF_TEST(says_that_a_time_is_unstable)
+{
+    char text[4096] = TUNED_COLUMNS OWN_COLUMNS ",form,unstable\n";
+    struct ran r;
+
+    add_row(text, sizeof(text), class_text, SHAPE, "1000.0", pipeline, ",it scatters");
+    text_file_write(in_folder("table.csv"), text);
+    r = moefarm("", "run-config", "--slack", "1000", in_folder("table.csv"), "--rounds", "3", NULL);
+    assert_code(r, 0);
+    assert_says(r.out, "the table's time is unstable: it scatters\n");
+}
+
 /* A row of a foreign family is skipped and reported. The other rows run. */
 MF_TEST(skips_foreign_rows)
 {

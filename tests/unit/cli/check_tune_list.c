@@ -373,7 +373,8 @@ MF_TEST(summary_text)
                                       .tflops = 2.79,
                                       .bw = 44567.71,
                                       .merge_status = "added",
-                                      .kernels = "a | b"};
+                                      .kernels = "a | b",
+                                      .unstable = "after 3 reruns: it scatters"};
     o.items[1].end = MF_TUNE_FAILED;
     mf_format(o.items[1].reason, sizeof(o.items[1].reason), "no step covers gemm1");
     mf_tune_summary(&o, &(struct mf_tune_totals){"Interrupted", 1.5, 1, false}, &out);
@@ -383,6 +384,7 @@ MF_TEST(summary_text)
                      "Successfully tuned shapes: 1\n"
                      "class       token  shape                         us  tflops        bw  table\n"
                      "gfx942/304      1  H2048 I768 E128 k8 bf16  27.1041    2.79  44567.71  added\n"
+                     "unstable time: gfx942/304  T1 H2048 I768 E128 k8 bf16: after 3 reruns: it scatters\n"
                      "Failed shapes: 1\n"
                      "gfx942/304  T2 H2048 I768 E128 k8 bf16: no step covers gemm1\n"
                      "untuned shapes: 1\n"

@@ -176,7 +176,7 @@ static const struct planted {
     /* A row that is slower than a row with more tokens, in the same file and in another one. The fastest row
      * with more tokens is named. A row of another model or routing is no evidence. */
     {NAMES ROW("16", "3628.5") ROW("32", "2206.5") ROW("64", "2300.5"), NULL, "a2 token_order us;",
-     "us is 3628 us for 16 tokens, but 2206 us for 32 tokens of this layer, 39% less; more tokens cannot be "
+     "us is 3628 us for 16 tokens but 2206 us for 32 tokens of this layer (39% less): more tokens cannot be "
      "faster (line 3); tune both shapes again on a quiet host"},
     {NAMES ROW("16", "3628.5"), NAMES ROW("32", "2206.5"), "a2 token_order us;", "faster (b.csv line 2)"},
     {NAMES ROW("16", "115.5") ROW("32", "101.5"), NULL, "", NULL},

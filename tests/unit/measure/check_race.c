@@ -442,8 +442,8 @@ static const struct {
     {2.4, 0, true, false, 0,   1, 0, 100, ""},
     {2.4, 0, true, false, 1,   2, 0, 100, ""},
     {2.4, 0, true, false, 2,   3, 0, 100, ""},
-    {2.4, 0, true, false, 99,  3, 0, 240, "after 3 reruns: the median of the rerun, 240."},
-    {0.4, 0, true, false, 99,  3, 0, 40,  "after 3 reruns: the median of the rerun, 40.0"},
+    {2.4, 0, true, false, 99,  3, 0, 240, "after 3 reruns: the median of the rerun (240."},
+    {0.4, 0, true, false, 99,  3, 0, 40,  "after 3 reruns: the median of the rerun (40.0"},
     /* the disturbance begins within the rerun */
     {2.4, 22 * 3 + 3, true, false, 1,  2, 0, 100, ""},
     {2.4, 22 * 3 + 3, true, false, 99, 3, 0, 240, "after 3 reruns: "},

@@ -24,7 +24,7 @@ static const struct {
      {1513, 1520, 1519, 1522, 2200, 3100, 3628, 4100, 5200, 8800, 12000, 20100, 32788}, "scatter"},
     /* all samples are disturbed alike, in both directions */
     {{1519, 1520, 1518, 1517, 1522, 1519}, {3628, 3630, 3625, 3640, 3620},
-     "3628 us, lies outside the race's confidence interval, 151"},
+     "rerun (3628 us) lies outside the race's confidence interval (151"},
     {{1519, 1520, 1518, 1517, 1522, 1519}, {900, 901, 902, 899, 900}, "outside"},
     {{1519, 1520, 1518, 1517, 1522, 1519}, {3628}, "outside"},
     /* a slow outlier of a short race does not widen its interval */

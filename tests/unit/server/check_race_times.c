@@ -13,8 +13,8 @@ static const struct {
     double winner[N_MAX], racer[N_MAX];
     double us, mad; /* us 0: refused */
 } cases[] = {
-    /* a racer that is always 10 % slower, on a device that becomes slower: the plain median of its two rounds,
-     * 110, would be below the winner's 130 */
+    /* a racer that is always 10 % slower, on a device that becomes slower: the plain median of its two
+     * rounds, 110, would be below the winner's 130 */
     {{100, 100, 130, 140, 150}, {110, 110}, 143, 0},
     /* on a device that becomes faster, its plain median would be 220 */
     {{200, 100, 100, 100, 100}, {220}, 110, 0},

@@ -183,12 +183,12 @@ MF_TEST(measurements_are_migrated)
     ck_assert_int_eq(query(s, "SELECT count(*) FROM config WHERE task = 1 AND us = 241 AND mad = 5 AND n = 3"
                               " AND tries = 1 AND unstable = ''"),
                      1);
-    ck_assert_int_eq(query(s, "SELECT count(*) FROM config WHERE task = 2 AND us = 90 AND mad = 7 AND n = 96"),
-                     1);
-    ck_assert_int_eq(query(s, "SELECT count(*) FROM pipeline WHERE id = 1 AND race_us = 100 AND race_mad = 1"),
-                     1);
-    ck_assert_int_eq(query(s, "SELECT count(*) FROM pipeline WHERE id = 2 AND race_us = 110 AND race_mad = 2"),
-                     1);
+    ck_assert_int_eq(
+        query(s, "SELECT count(*) FROM config WHERE task = 2 AND us = 90 AND mad = 7 AND n = 96"), 1);
+    ck_assert_int_eq(
+        query(s, "SELECT count(*) FROM pipeline WHERE id = 1 AND race_us = 100 AND race_mad = 1"), 1);
+    ck_assert_int_eq(
+        query(s, "SELECT count(*) FROM pipeline WHERE id = 2 AND race_us = 110 AND race_mad = 2"), 1);
     ck_assert_int_eq(query(s, "SELECT count(*) FROM pipeline WHERE id = 3 AND race_us IS NULL"), 1);
     s = mf_store_free(s);
     remove_folder();
