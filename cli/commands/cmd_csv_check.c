@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "cli/support/aiter_dir.h"
+#include "cli/support/aiter_env.h"
 #include "cli/support/api.h"
 #include "cli/support/csv.h"
 #include "cli/support/file.h"
@@ -22,6 +23,8 @@
 #define FILES_MAX    4096
 #define TEXT_MAX     (1 << 20)
 #define MANIFEST_MAX (256u << 20)
+
+#define N_FIXED_OPTIONS 7 /* options before those of aiter_env.h */
 
 struct options {
     const char *only, *silence, *manifest;
@@ -355,7 +358,8 @@ int mf_cmd_csv_check(struct mf_cli *cli, const struct mf_command *self, int argc
 {
     struct options o = {.err_ratio = MF_CHECK_ERR_RATIO, .lock_ms = MF_TABLE_LOCK_MS};
     _cleanup_(mf_aiter_dir_release) struct mf_aiter_dir aiter = {0};
-    const struct mf_opt opts[] = {
+    struct mf_aiter_env env = {0};
+    struct mf_opt opts[] = {
         {.name = "only",
          .type = MF_OPT_TEXT,
          .value = &o.only,
@@ -393,6 +397,7 @@ int mf_cmd_csv_check(struct mf_cli *cli, const struct mf_command *self, int argc
          .help = "with --fix: maximum wait for another writer, in ms",
          .min = 1,
          .max = 3600000},
+        [N_FIXED_OPTIONS + MF_AITER_ENV_N - 1] = {0},
     };
     _cleanup_(mf_csv_files_release) struct mf_csv_files files = {0};
     _cleanup_(cJSON_Deletep) cJSON *fixed = cJSON_CreateArray();
@@ -401,12 +406,15 @@ int mf_cmd_csv_check(struct mf_cli *cli, const struct mf_command *self, int argc
     struct findings f = {.files = &files};
     int rest, r, code;
 
+    mf_aiter_env_options(&env, opts + N_FIXED_OPTIONS);
     r = mf_cli_parse(cli, self, opts, MF_ARRAY_LEN(opts), 1, FILES_MAX, argc, argv, &rest);
     if (r != 0)
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
     fixes.json = cli->json ? fixed : NULL;
     fixes.quiet = o.summary;
     code = mf_aiter_dir_read("csv check", &aiter);
+    if (code == 0)
+        code = mf_aiter_env_read("csv check", &env);
     if (code == 0)
         code = choose_codes(&o, &f);
     if (code == 0 && o.fix)
@@ -419,6 +427,7 @@ int mf_cmd_csv_check(struct mf_cli *cli, const struct mf_command *self, int argc
         return code;
     r = mf_tables_check(files.tables, files.n,
                         &(struct mf_check_options){.err_ratio = o.err_ratio,
+                                                   .env = &env.env,
                                                    .name = mf_table_name_wrong,
                                                    .name_data = mf_aiter_dir_lists(&aiter)});
     if (r < 0)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cli/coverage/coverage_print.h"
+#include "cli/support/aiter_env.h"
 #include "cli/support/api.h"
 #include "cli/support/csv.h"
 #include "cli/support/file.h"
@@ -21,6 +22,7 @@
 
 struct options {
     struct mf_model_arg model;
+    struct mf_aiter_env env;
     const char *fused, *class, *consumer, *untuned, *set;
     int64_t tp, ep, top;
     bool list_models;
@@ -231,11 +233,14 @@ static int cover(struct mf_cli *cli, const struct options *o, char *const *paths
         return code;
     query.tables = (const struct mf_table *const *)files.tables;
     query.n_tables = files.n;
+    query.env = &o->env.env;
     if (mf_coverage_find(&query, &coverage) < 0)
         return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
     const struct mf_coverage_report report = {&model, split, &query, &coverage};
     return report_coverage(cli, o, &report);
 }
+
+#define N_FIXED_OPTIONS 15 /* options before those of aiter_env.h */
 
 #define TEXT(name_, value_, argument_, help_)                                                             \
     {                                                                                                     \
@@ -245,7 +250,7 @@ static int cover(struct mf_cli *cli, const struct options *o, char *const *paths
 int mf_cmd_csv_coverage(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
     struct options o = {.fused = "no", .tp = 1, .ep = 1, .top = TOP};
-    const struct mf_opt opts[] = {
+    struct mf_opt opts[] = {
         TEXT("model", &o.model.model, "MODEL",
              "model: a name from --list-models, a path on the hub, or a config.json"),
         {.name = "tp",
@@ -292,14 +297,19 @@ int mf_cmd_csv_coverage(struct mf_cli *cli, const struct mf_command *self, int a
          .type = MF_OPT_BOOL,
          .value = &o.list_models,
          .help = "list the known models with their sources"},
+        [N_FIXED_OPTIONS + MF_AITER_ENV_N - 1] = {0},
     };
-    int rest, r;
+    int rest, r, code;
 
+    mf_aiter_env_options(&o.env, opts + N_FIXED_OPTIONS);
     r = mf_cli_parse(cli, self, opts, MF_ARRAY_LEN(opts), 0, 1000, argc, argv, &rest);
     if (r != 0)
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
     if (o.list_models)
         return mf_model_list_print(cli);
+    code = mf_aiter_env_read("csv coverage", &o.env);
+    if (code != 0)
+        return code;
     if (cli->json && o.untuned && strcmp(o.untuned, "-") == 0)
         return mf_cli_fail(
             MF_EXIT_USAGE,

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "cli/support/aiter_env.h"
 #include "cli/support/api.h"
 #include "cli/support/file.h"
 #include "common/base/json.h"
@@ -21,7 +22,7 @@
 struct flag {
     const char *member; /* "name", or a batch option */
     const char *value;  /* NULL: not given */
-    char name[24], help[MF_OPTION_HELP_MAX];
+    char name[40], help[MF_OPTION_HELP_MAX];
 };
 
 static bool is_json(const struct mf_buf *body)
@@ -220,6 +221,7 @@ static void init_option(struct flag *f, struct mf_opt *opt, const struct mf_batc
 {
     init_flag(f, opt, o->name, o->argument);
     mf_batch_option_help(o, f->help);
+    f->value = mf_aiter_env_text(o);
     if (strcmp(o->name, "min_effect") == 0)
         describe_percent(f, opt);
     else if (strcmp(o->name, "routing") == 0)

@@ -56,7 +56,8 @@ static void print_skipped(const struct tune *t, const struct mf_tune_list *l)
 
 static int make_lists(struct tune *t, struct mf_tune_outcomes *outcomes)
 {
-    struct mf_tune_choice choice = {.all = t->o.all, .last = t->o.last, .for_aiter = t->o.for_aiter};
+    struct mf_tune_choice choice = {
+        .all = t->o.all, .last = t->o.last, .for_aiter = t->o.for_aiter, .env = t->o.env.env};
     int r = 0;
 
     for (size_t i = 0; i < t->in.n_classes && r == 0; i++) {

@@ -58,7 +58,7 @@ static struct mf_coverage_span look_up(const struct mf_coverage_query *q, const 
         .first = call->token, .last = call->token, .key = tries[0].key, .result = MF_COVERED_HOLE};
     struct mf_lookup_found found;
 
-    if (mf_lookup_find(q->tables, q->n_tables, &q->class, call, q->rules, &found)) {
+    if (mf_lookup_find(q->tables, q->n_tables, &q->class, call, q->rules, q->env, &found)) {
         span.table = found.table;
         span.row = found.row;
         span.result = classify(tries, &found);
@@ -88,7 +88,7 @@ static int replay(const struct mf_coverage_query *q, struct mf_coverage *c)
     for (call.token = 1; call.token <= MF_COVERAGE_TOKENS; call.token++) {
         struct mf_coverage_span *last = c->n_spans > 0 ? &c->spans[c->n_spans - 1] : NULL;
 
-        (void)mf_lookup_tries(&call, q->rules, tries);
+        (void)mf_lookup_tries(&call, q->rules, q->env, tries);
         if (last && mf_shape_equal(&last->key, &tries[0].key)) {
             last->last = call.token;
         } else {

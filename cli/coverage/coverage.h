@@ -84,6 +84,7 @@ struct mf_coverage_query {
     struct mf_device_class class;
     struct mf_shape layer; /* the layer; its token count is ignored */
     enum mf_lookup rules;
+    const struct mf_production_env *env; /* AITER's environment variables; NULL: they are unset */
 };
 /* The tables must outlive *ret. Returns 0 or -ENOMEM. */
 int mf_coverage_find(const struct mf_coverage_query *q, struct mf_coverage *ret);

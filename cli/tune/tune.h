@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "cli/support/aiter_env.h"
 #include "cli/support/cli.h"
 #include "cli/support/progress.h"
 #include "common/base/buf.h"
@@ -38,6 +39,7 @@ struct mf_tune_options {
     const char *devices, *families, *runner, *classes, *state, *consumer, *routing;
     int64_t topk;
     const char *candidates;
+    struct mf_aiter_env env; /* AITER's environment variables */
     bool simulated, compat;
     /* derived from the options */
     bool sorted, for_aiter;
@@ -56,6 +58,7 @@ struct mf_tune_choice {
     bool all;       /* true: include rows that the first tuned table already has */
     bool last;      /* true: include only the last row */
     bool for_aiter; /* true: convert rows to the keys that AITER's production look-up computes */
+    struct mf_production_env env; /* AITER's environment variables, for for_aiter */
 };
 
 /* Shapes of one device class. */

@@ -77,7 +77,7 @@ int mf_tune_list_make(const struct mf_table *untuned, const struct mf_table *con
 
         if (row->class.cu_num > 0 && !mf_device_class_equal(&row->class, class))
             continue;
-        if (choice->for_aiter && mf_production_row(&row->shape, &shape, why, sizeof(why)) == 0)
+        if (choice->for_aiter && mf_production_row(&row->shape, &choice->env, &shape, why, sizeof(why)) == 0)
             shape = row->shape;
         consider(&l, tuned, n_tuned, choice, &shape);
     }

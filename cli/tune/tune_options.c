@@ -113,12 +113,14 @@ void mf_tune_options(struct mf_tune_options *o, struct mf_opt *opts, size_t *ret
          "include rows of simulated devices", 0, 0},
     };
     /* clang-format on */
-    static_assert(MF_ARRAY_LEN(all) + MF_TUNE_N_LATER <= MF_TUNE_N_OPTIONS, "room for the options");
+    static_assert(MF_ARRAY_LEN(all) + MF_TUNE_N_LATER + MF_AITER_ENV_N <= MF_TUNE_N_OPTIONS,
+                  "room for the options");
     memcpy(opts, all, sizeof(all));
     for (size_t i = 0; i < MF_TUNE_N_LATER; i++)
         opts[MF_ARRAY_LEN(all) + i] =
             (struct mf_opt){.name = later[i].name, .type = MF_OPT_OPTIONAL, .value = &o->later[i]};
-    *ret_n = MF_ARRAY_LEN(all) + MF_TUNE_N_LATER;
+    mf_aiter_env_options(&o->env, opts + MF_ARRAY_LEN(all) + MF_TUNE_N_LATER);
+    *ret_n = MF_ARRAY_LEN(all) + MF_TUNE_N_LATER + MF_AITER_ENV_N;
 }
 
 void mf_tune_defaults(struct mf_tune_options *o)
@@ -189,6 +191,9 @@ int mf_tune_check(struct mf_tune_options *o)
         return mf_cli_fail(MF_EXIT_USAGE, "--consumer '%s': %s", o->consumer, expected);
     }
     o->for_aiter = consumer == MF_CONSUMER_AITER;
+    code = mf_aiter_env_read("tune", &o->env);
+    if (code != 0)
+        return code;
     if (!*o->tune_file || *o->tune_file == ':')
         return mf_cli_fail(MF_EXIT_USAGE, "-o: no table to write; put its path first in the list");
     return 0;

@@ -67,6 +67,17 @@ static void add_count(cJSON *options, const char *name, int64_t number, bool giv
         (void)mf_json_add_i64(options, name, number);
 }
 
+/* Adds AITER's environment variables that differ from their initial values. */
+static void add_env(cJSON *options, const struct mf_production_env *env)
+{
+    const struct mf_production_env initial = MF_PRODUCTION_ENV_INITIAL;
+
+    add_count(options, "aiter_bf16_fp8_moe_bound", env->bf16_fp8_bound,
+              env->bf16_fp8_bound != initial.bf16_fp8_bound);
+    add_count(options, "aiter_situv2_a8w4", 1, env->situv2_a8w4);
+    add_count(options, "aiter_situv2_a4w4", 1, env->situv2_a4w4);
+}
+
 static cJSON *make_options(const struct mf_tune_options *o, const struct mf_device_class *class)
 {
     char text[MF_DEVICE_CLASS_TEXT_MAX];
@@ -84,6 +95,7 @@ static cJSON *make_options(const struct mf_tune_options *o, const struct mf_devi
     add_count(options, "shape_grouped", 1, o->shape_grouped);
     add_option(options, "routing", o->routing);
     add_option(options, "consumer", o->for_aiter ? "aiter" : NULL);
+    add_env(options, &o->env.env);
     add_option(options, "promote", o->compare ? "improved" : NULL);
     if (o->compare)
         cJSON_AddNumberToObject(options, "min_effect", o->min_improvement_pct / 100);

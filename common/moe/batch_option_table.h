@@ -10,6 +10,7 @@
 #include "common/moe/device_class.h"
 #include "common/moe/layer.h"
 #include "common/moe/pipeline_search.h"
+#include "common/moe/production_key.h"
 #include "common/moe/routing.h"
 
 /* clang-format off */
@@ -44,6 +45,8 @@ struct mf_batch_options {
     enum mf_search search;
     /* MF_CONSUMER_AITER: tune the key that AITER's production lookup computes from a row */
     enum mf_consumer consumer;
+    struct mf_production_env
+        aiter_env;    /* consumer=aiter: environment of the production that reads the table */
     bool layout_free; /* layout=free: each task may use its own weight layout */
     /* required weight layout, such as "w1=row w2=row"; "": the farm chooses the layout */
     char layout[MF_PATH_LAYOUT_MAX];
@@ -111,6 +114,9 @@ struct mf_batch_option {
     const char *summary;      /* help without range and default */
     /* text after "expected " in error messages; NULL: derived from type and range */
     const char *expected;
+    /* AITER's environment variable that sets this value in production, and in moefarm's commands; NULL: none
+     */
+    const char *environment;
     bool for_units; /* part of a work unit's options */
     /* true: stored only if the value differs from the default; false: always stored */
     bool if_changed;

@@ -15,21 +15,22 @@ MF_NAMES_DEFINE(mf_lookup, MF_LOOKUP_, MF_LOOKUP_MAP)
 /* Tag of AITER's fallback rows for hosts without FlyDSL. */
 #define TAG_FALLBACK "flydsl_fallback"
 
-static struct mf_shape key_of(const struct mf_shape *call, enum mf_lookup rules)
+static struct mf_shape key_of(const struct mf_shape *call, enum mf_lookup rules,
+                              const struct mf_production_env *env)
 {
     struct mf_shape key = *call;
 
     if (rules == MF_LOOKUP_MOEFARM)
         key.token = mf_token_bucket(call->token);
     else
-        (void)mf_production_shape(call, &key, NULL, 0);
+        (void)mf_production_shape(call, env, &key, NULL, 0);
     return key;
 }
 
-size_t mf_lookup_tries(const struct mf_shape *call, enum mf_lookup rules,
+size_t mf_lookup_tries(const struct mf_shape *call, enum mf_lookup rules, const struct mf_production_env *env,
                        struct mf_lookup_try tries[MF_LOOKUP_TRIES_MAX])
 {
-    struct mf_shape key = key_of(call, rules);
+    struct mf_shape key = key_of(call, rules, env);
     unsigned any = rules == MF_LOOKUP_AITER ? MF_LOOKUP_ANY_ACT | MF_LOOKUP_ANY_FORM : 0;
     size_t n = 0;
 
@@ -89,7 +90,7 @@ bool mf_lookup_considers(enum mf_lookup rules, const struct mf_table *table, con
     bool tagged = row->tag && *row->tag;
 
     if (rules != MF_LOOKUP_AITER)
-        return !tagged;
+        return !tagged && !row->variant;
     return !(tagged && strcmp(row->tag, TAG_FALLBACK) == 0) && is_spelled(table, row);
 }
 
@@ -108,10 +109,11 @@ static const struct mf_table_row *scan(const struct mf_table *table, const struc
 }
 
 bool mf_lookup_find(const struct mf_table *const *tables, size_t n, const struct mf_device_class *class,
-                    const struct mf_shape *call, enum mf_lookup rules, struct mf_lookup_found *ret)
+                    const struct mf_shape *call, enum mf_lookup rules, const struct mf_production_env *env,
+                    struct mf_lookup_found *ret)
 {
     struct mf_lookup_try tries[MF_LOOKUP_TRIES_MAX];
-    size_t n_tries = mf_lookup_tries(call, rules, tries);
+    size_t n_tries = mf_lookup_tries(call, rules, env, tries);
 
     for (size_t i = 0; i < n_tries; i++) {
         for (size_t j = 0; j < n; j++) {

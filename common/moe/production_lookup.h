@@ -34,6 +34,7 @@
 #include "common/moe/shape.h"
 
 struct mf_device_class;
+struct mf_production_env;
 struct mf_table;
 struct mf_table_row;
 
@@ -61,14 +62,15 @@ struct mf_lookup_try {
 #define MF_LOOKUP_TRIES_MAX 4
 
 /* Writes the tries of a call in order and returns their number, 1 to MF_LOOKUP_TRIES_MAX. call->token must be
- * at least 1. A row with the key of the first try is an exact match. */
-size_t mf_lookup_tries(const struct mf_shape *call, enum mf_lookup rules,
+ * at least 1. A row with the key of the first try is an exact match. env: AITER's environment variables;
+ * NULL: they are unset. */
+size_t mf_lookup_tries(const struct mf_shape *call, enum mf_lookup rules, const struct mf_production_env *env,
                        struct mf_lookup_try tries[MF_LOOKUP_TRIES_MAX]);
 /* True if a row with the shape `row` matches the try. */
 bool mf_lookup_matches(const struct mf_lookup_try *attempt, const struct mf_shape *row);
-/* True if the lookup considers the row. libfmoe skips every row with a tag; AITER skips only its fallback
- * rows for hosts without FlyDSL. libfmoe compares values; AITER compares text, so AITER never matches a row
- * that is spelled with `dtypes.bf16`. */
+/* True if the lookup considers the row. libfmoe skips every row with a tag or a variant; AITER skips only its
+ * fallback rows for hosts without FlyDSL. libfmoe compares values; AITER compares text, so AITER never
+ * matches a row that is spelled with `dtypes.bf16`. */
 bool mf_lookup_considers(enum mf_lookup rules, const struct mf_table *table, const struct mf_table_row *row);
 
 struct mf_lookup_found {
@@ -81,4 +83,5 @@ struct mf_lookup_found {
  * rows, returns the first in the order of the tables and their rows. False if no row matches. Allocates
  * nothing; reads all rows. */
 bool mf_lookup_find(const struct mf_table *const *tables, size_t n, const struct mf_device_class *class,
-                    const struct mf_shape *call, enum mf_lookup rules, struct mf_lookup_found *ret);
+                    const struct mf_shape *call, enum mf_lookup rules, const struct mf_production_env *env,
+                    struct mf_lookup_found *ret);

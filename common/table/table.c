@@ -94,7 +94,8 @@ static uint64_t key_hash(const struct mf_device_class *class, const struct mf_sh
 
 bool mf_table_key_equal(const struct mf_table_row *a, const struct mf_table_row *b)
 {
-    return mf_device_class_equal(&a->class, &b->class) && mf_shape_equal(&a->shape, &b->shape);
+    return mf_device_class_equal(&a->class, &b->class) && mf_shape_equal(&a->shape, &b->shape) &&
+           strcmp(a->variant ? a->variant : "", b->variant ? b->variant : "") == 0;
 }
 
 static bool same_tag(const struct mf_table_row *a, const struct mf_table_row *b)
@@ -106,7 +107,8 @@ void mf_table_key(const struct mf_table_row *row, char buf[MF_TABLE_KEY_MAX])
 {
     char shape[MF_SHAPE_TEXT_MAX];
     mf_shape_print(&row->shape, shape);
-    mf_format(buf, MF_TABLE_KEY_MAX, "%s,%d,%s", row->class.gfx, row->class.cu_num, shape);
+    mf_format(buf, MF_TABLE_KEY_MAX, "%s,%d,%s%s%s", row->class.gfx, row->class.cu_num, shape,
+              row->variant ? "," : "", row->variant ? row->variant : "");
 }
 
 /* Returns the slot of the first row with this key and tag, or a free slot if there is no such row. */
@@ -273,6 +275,8 @@ static int copy_row(struct mf_table *t, const struct mf_table_row *row, struct m
         r = keep(t, row->kernel2, &copy.kernel2);
     if (r == 0)
         r = keep(t, row->tag, &copy.tag);
+    if (r == 0)
+        r = keep(t, row->variant, &copy.variant);
     for (int i = 0; i < MF_OWN_N_ && r == 0; i++)
         r = keep(t, row->own[i], &copy.own[i]);
     if (r == 0)
@@ -288,6 +292,18 @@ int mf_table_add(struct mf_table *t, const struct mf_table_row *row)
     return r < 0 ? r : mf_table_push(t, &copy, &earlier);
 }
 
+/* Gives `copy` the cells of `old` in unknown columns that are part of the key. The other unknown columns are
+ * empty, because their values belong to the old row. */
+static int keep_key_cells(struct mf_table *t, const struct mf_table_row *old, struct mf_table_row *copy)
+{
+    copy->other = mf_table_alloc(t, t->n_other + 1, sizeof(*copy->other));
+    copy->n_other = t->n_other;
+    for (size_t i = 0; i < t->n_other && copy->other; i++)
+        if (i < old->n_other && mf_newer_is_key(t->other[i]))
+            copy->other[i] = old->other[i];
+    return copy->other ? 0 : -ENOMEM;
+}
+
 int mf_table_replace(struct mf_table *t, size_t i, const struct mf_table_row *row)
 {
     struct mf_table_row copy;
@@ -296,10 +312,10 @@ int mf_table_replace(struct mf_table *t, size_t i, const struct mf_table_row *ro
     int r = copy_row(t, row, &copy);
     if (r < 0)
         return r;
-    copy.other = t->rows[i].other;
-    copy.n_other = t->rows[i].n_other;
-    t->rows[i] = copy;
-    return 0;
+    r = keep_key_cells(t, &t->rows[i], &copy);
+    if (r == 0)
+        t->rows[i] = copy;
+    return r;
 }
 
 const struct mf_table_row *mf_table_find_same(const struct mf_table *t, const struct mf_table_row *key)
@@ -308,7 +324,7 @@ const struct mf_table_row *mf_table_find_same(const struct mf_table *t, const st
 }
 
 /* Copies the cells of unknown columns from a row of another table, by column name. Adds columns that t lacks
- * to t. In columns that only t has, the cells of `copy` keep their value. */
+ * to t. In columns that only t has, the cells of `copy` stay as they are. */
 static int copy_unknown_cells(struct mf_table *t, const struct mf_table *from, const struct mf_table_row *row,
                               struct mf_table_row *copy)
 {
@@ -351,10 +367,8 @@ int mf_table_copy_row(struct mf_table *t, const struct mf_table *from, const str
     const struct mf_table_row *earlier;
     size_t at = old ? (size_t)(old - t->rows) : 0;
     int r = copy_row(t, row, &copy);
-    if (r == 0 && old) {
-        copy.other = old->other;
-        copy.n_other = old->n_other;
-    }
+    if (r == 0 && old)
+        r = keep_key_cells(t, old, &copy);
     if (r == 0)
         r = copy_unknown_cells(t, from, row, &copy);
     for (enum mf_result c = 0; c < MF_RESULT_N_ && r == 0; c++)

@@ -4,6 +4,9 @@
  * Columns are found by name. If the header has no gfx, it is inferred from cu_num (mf_gfx_of_cu_num). If the
  * header has no ksplit, run_1stage, xbf16 or flat, their value is 0. Columns that are neither AITER's nor
  * moefarm's are kept with each row and written back after the others, so that rewriting a file loses nothing.
+ * Some of them are columns of a newer AITER, which are read (table_newer.c): gate_mode, swiglu_limit and bias
+ * become the shape's form; q_dtype_a2, q_dtype_w2, q_type2, hidden_pad and intermediate_pad become the row's
+ * variant. Both are parts of the key. A default value is the same key as a table without the column.
  *
  * A row is one of:
  *   clean      in rows[], without problems
@@ -76,16 +79,17 @@ struct mf_table_row {
     struct mf_device_class class; /* gfx is "" and cu_num is 0 if an untuned table has no class columns */
     struct mf_shape shape;
 
-    int32_t block_m; /* 1 for FLAT kernels */
-    int32_t ksplit;
-    double us1, us2, us;           /* µs */
+    int32_t block_m;               /* 1 for FLAT kernels */
+    int32_t ksplit;                /* -1: as 0 (AITER's dispatcher) */
+    double us1, us2, us;           /* µs; 0 if the cell of us is empty */
     double err1, err2;             /* fractions: 0.009 is written "0.9%" */
     const char *kernel1, *kernel2; /* spelled as in the file; see mf_table_no_kernel */
     bool run_1stage, xbf16;
     int32_t flat;      /* 0 sorted, 1 FLAT, 2 emsort */
     double tflops, bw; /* TFLOP/s, GB/s by AITER's formulas: see table_formula.h */
 
-    const char *tag;            /* `_tag`: NULL or "" for none */
+    const char *variant; /* rest of the key, from columns that the shape does not express; NULL for none */
+    const char *tag;     /* `_tag`: NULL or "" for none */
     const char *own[MF_OWN_N_]; /* NULL for none */
 
     int64_t line; /* line in the file; 0: not read from a file */
@@ -108,7 +112,8 @@ enum mf_severity { MF_WARNING, MF_ERROR };
     X(P, RANGE, "range")           /* the value is out of range (error) */                              \
     X(P, MISSING, "missing")       /* empty cell (error, or warning if the value is inferred) */        \
     X(P, ZERO_TIME, "zero_time")   /* us is 0 (warning) */                                              \
-    X(P, COPIED_TIME, "copied_time") /* same us for several token counts of a layer model (warning) */  \
+    X(P, NO_TIME, "no_time")       /* us is empty (warning) */                                          \
+    X(P, COPIED_TIME, "copied_time") /* same us for several token counts or device classes (warning) */ \
     X(P, TAGGED, "tagged")         /* `_tag` is set, so libfmoe skips the row (warning) */              \
     X(P, SPELLING, "spelling")     /* tuned table: not spelled as production matches it (warning) */    \
     X(P, BUCKET, "bucket")         /* tuned table: the token count is not a look-up bucket (warning) */ \
@@ -198,8 +203,8 @@ int mf_table_read_part(const char *name, const char *text, size_t len, enum mf_t
  * members. -EINVAL: a string cannot be written, a number is not finite, or a row of a tuned table has no
  * device class. */
 int mf_table_add(struct mf_table *t, const struct mf_table_row *row);
-/* Replaces row i with a copy of `row`, which must have the same key. Row i keeps its cells of unknown
- * columns. -EINVAL: the keys differ, or as for mf_table_add. */
+/* Replaces row i with a copy of `row`, which must have the same key. The cells of unknown columns become
+ * empty, except those that are part of the key. -EINVAL: the keys differ, or as for mf_table_add. */
 int mf_table_replace(struct mf_table *t, size_t i, const struct mf_table_row *row);
 
 /* Sorts the rows by key (gfx, cu_num, token, …) and moves strays to the end. -ENOMEM. */
@@ -209,7 +214,8 @@ int mf_table_sort(struct mf_table *t);
 const struct mf_table_row *mf_table_find(const struct mf_table *t, const struct mf_device_class *class,
                                          const struct mf_shape *shape);
 
-#define MF_TABLE_KEY_MAX (MF_SHAPE_TEXT_MAX + MF_DEVICE_CLASS_TEXT_MAX)
+#define MF_TABLE_VARIANT_MAX 192
+#define MF_TABLE_KEY_MAX     (MF_SHAPE_TEXT_MAX + MF_DEVICE_CLASS_TEXT_MAX + MF_TABLE_VARIANT_MAX)
 /* Formats the fourteen key values in canonical form: "gfx942,304,512,6144,…,1,0". */
 void mf_table_key(const struct mf_table_row *row, char buf[MF_TABLE_KEY_MAX]);
 bool mf_table_key_equal(const struct mf_table_row *a, const struct mf_table_row *b);

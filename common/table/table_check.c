@@ -29,7 +29,8 @@ static const struct {
     [MF_PROBLEM_RANGE]       = {FAILS,   "value out of range"},
     [MF_PROBLEM_MISSING]     = {AS_READ, "empty cell"},
     [MF_PROBLEM_ZERO_TIME]   = {FAILS,   "time of 0"},
-    [MF_PROBLEM_COPIED_TIME] = {FAILS,   "same time for several token counts"},
+    [MF_PROBLEM_NO_TIME]     = {WARNS,   "row without a time"},
+    [MF_PROBLEM_COPIED_TIME] = {FAILS,   "same time for several token counts or device classes"},
     [MF_PROBLEM_TAGGED]      = {WARNS,   "tag is set: libfmoe skips the row, AITER may"},
     [MF_PROBLEM_SPELLING]    = {FAILS,   "production matches the canonical spelling only"},
     [MF_PROBLEM_BUCKET]      = {WARNS,   "token count is not a look-up bucket"},
@@ -69,7 +70,8 @@ const char *mf_check_meaning(enum mf_problem_code code)
 struct ref {
     struct mf_table *table;
     const struct mf_table_row *row;
-    size_t order; /* position among all rows of all tables */
+    size_t n_table; /* position of the table */
+    size_t order;   /* position among all rows of all tables */
     /* false: production's look-up skips the row because of its tag or, in AITER, because of its spelling */
     bool considered;
 };
@@ -106,7 +108,7 @@ static int collect(struct mf_table *const *tables, size_t n, struct check *c)
             const struct mf_table_row *row = &tables[i]->rows[k];
             bool considered =
                 mf_lookup_considers(is_for_aiter(row) ? MF_LOOKUP_AITER : MF_LOOKUP_MOEFARM, tables[i], row);
-            c->refs[c->n++] = (struct ref){tables[i], row, order++, considered};
+            c->refs[c->n++] = (struct ref){tables[i], row, i, order++, considered};
         }
     }
     return 0;
@@ -224,6 +226,81 @@ static void check_shadowed(struct check *c)
     }
 }
 
+/* ---------------------------------------------------------------------------------------- copied times */
+
+/* Compares layer model and time, but not the token count and the device class. */
+static int compare_time(const struct ref *a, const struct ref *b)
+{
+    struct mf_shape x = a->row->shape, y = b->row->shape;
+    x.token = y.token = 0;
+    int r = mf_shape_compare(&x, &y);
+    return r != 0 ? r : (a->row->us > b->row->us) - (a->row->us < b->row->us);
+}
+
+/* Orders rows by layer model and time, then by table, device class and token count. */
+static int compare_copies(const void *va, const void *vb)
+{
+    const struct ref *a = va, *b = vb;
+    int r = compare_time(a, b);
+    if (r == 0)
+        r = (a->n_table > b->n_table) - (a->n_table < b->n_table);
+    if (r == 0)
+        r = compare_class(&a->row->class, &b->row->class);
+    if (r == 0)
+        r = (a->row->shape.token > b->row->shape.token) - (a->row->shape.token < b->row->shape.token);
+    return r != 0 ? r : compare_order(a, b);
+}
+
+static void report_copy(struct check *c, const struct ref *ref, const struct ref *other)
+{
+    const struct mf_table_row *row = other->row;
+    char place[LOCATION_MAX];
+    if (compare_class(&ref->row->class, &row->class) == 0 && ref->row->shape.token == row->shape.token)
+        return; /* a duplicate */
+    add_finding(c, ref, MF_PROBLEM_COPIED_TIME, "us",
+                "us is %.10g here and for %" PRId64 " tokens on %s/%d (%s): at most one was measured; tune "
+                "these shapes again",
+                ref->row->us, row->shape.token, row->class.gfx, row->class.cu_num,
+                format_location(ref->table, other->table, row->line, place));
+}
+
+/* Returns how many of the rows have the table and device class of the first. */
+static size_t count_together(const struct ref *refs, size_t n)
+{
+    size_t k = 1;
+    while (k < n && refs[k].table == refs[0].table &&
+           compare_class(&refs[k].row->class, &refs[0].row->class) == 0)
+        k++;
+    return k;
+}
+
+/* Reports the rows refs[0] to refs[n - 1], which have one layer model and one time, if they are of several
+ * device classes or tables. Two rows with a sample count may be equal by chance (table_copied.c). The reader
+ * has reported rows that have the time for several token counts of their table and class. */
+static void report_copies(struct check *c, const struct ref *refs, size_t n)
+{
+    size_t first = count_together(refs, n);
+    for (size_t i = 0, k; i < n && first < n; i += k) {
+        k = count_together(refs + i, n - i);
+        const char *samples = refs[i].row->own[MF_OWN_N];
+        bool reported = refs[i].row->shape.token != refs[i + k - 1].row->shape.token;
+        if (!reported && (!samples || !*samples || n > 2))
+            report_copy(c, &refs[i], i > 0 ? &refs[0] : &refs[first]);
+    }
+}
+
+static void check_copies(struct check *c)
+{
+    qsort(c->refs, c->n, sizeof(*c->refs), compare_copies);
+    for (size_t i = 0, n; i < c->n; i += n) {
+        n = 1;
+        while (i + n < c->n && compare_time(&c->refs[i], &c->refs[i + n]) == 0)
+            n++;
+        if (c->refs[i].row->us > 0)
+            report_copies(c, &c->refs[i], n);
+    }
+}
+
 /* ------------------------------------------------------------------------------------------- each row */
 
 /* Tolerance of the bandwidth check. A measured rate above 1.1 times the device's memory bandwidth is
@@ -264,14 +341,20 @@ static void check_production_key(struct check *c, const struct ref *ref)
     char why[MF_REASON_MAX - 80];
     if (!ref->considered || mf_token_bucket(s->token) != s->token)
         return; /* no check, because the reader reports the tag or the token count */
-    if (is_for_aiter(ref->row) && mf_production_row(s, &key, why, sizeof(why)) != 0)
+    if (!is_for_aiter(ref->row) || mf_production_row(s, c->options->env, &key, why, sizeof(why)) == 0)
+        return;
+    const char *setting = mf_production_setting(s);
+    if (setting)
         add_finding(
             c, ref, MF_PROBLEM_UNREACHABLE, "q_dtype_a",
-            "no AITER call computes this key with the default environment: %s; tune that shape instead", why);
+            "no AITER call computes this key: %s. With %s calls do: set it for this check too, or tune that "
+            "shape",
+            why, setting);
+    else
+        add_finding(c, ref, MF_PROBLEM_UNREACHABLE, "q_dtype_a",
+                    "no AITER call computes this key: %s; tune that shape instead", why);
 }
 
-/* Checks rows that AITER serves. The rows of libfmoe passed the farm's own gates, whose mismatch limit
- * depends on the scale of the output. */
 static void check_err(struct check *c, const struct ref *ref)
 {
     if (!is_for_aiter(ref->row))
@@ -391,12 +474,12 @@ static int64_t next_bucket(int64_t bucket)
 
 /* True if some production call computes this key, which is the case unless a rule selects another activation
  * type. */
-static bool is_production_key(struct mf_shape shape, int64_t token)
+static bool is_production_key(const struct check *c, struct mf_shape shape, int64_t token)
 {
     struct mf_shape key;
     char why[MF_REASON_MAX];
     shape.token = token;
-    return mf_production_row(&shape, &key, why, sizeof(why)) == 0;
+    return mf_production_row(&shape, c->options->env, &key, why, sizeof(why)) == 0;
 }
 
 static void check_gap(struct check *c, const struct ref *below, const struct ref *above)
@@ -405,7 +488,7 @@ static void check_gap(struct check *c, const struct ref *below, const struct ref
     size_t len = 0;
     int64_t end = above->row->shape.token;
     for (int64_t t = next_bucket(below->row->shape.token); t < end; t = next_bucket(t)) {
-        if (!is_production_key(above->row->shape, t) || len + 16 > sizeof(missing))
+        if (!is_production_key(c, above->row->shape, t) || len + 16 > sizeof(missing))
             continue;
         mf_format(missing + len, sizeof(missing) - len, "%s%" PRId64, len ? ", " : "", t);
         len = strlen(missing);
@@ -448,6 +531,7 @@ int mf_tables_check(struct mf_table *const *tables, size_t n, const struct mf_ch
         check_name(&c, &c.refs[i]);
     }
     if (r == 0) {
+        check_copies(&c);
         drop_ignored(&c);
         check_shadowed(&c);
         check_ladders(&c);

@@ -83,8 +83,13 @@ static void report_column(struct mf_table_reader *rd, const char *name, size_t *
     struct mf_table *t = rd->t;
     char buf[MF_EXCERPT_MAX];
     const char *near = nearest_known(name), *shown = mf_table_keep(t, mf_table_excerpt(name, buf));
+    enum mf_newer newer;
     if (!shown)
         rd->r = -ENOMEM;
+    else if (mf_newer_parse(name, &newer) == 0)
+        mf_table_report(rd, MF_WARNING, MF_PROBLEM_UNKNOWN_COLUMN, shown,
+                        "column '%s' is newer than AITER e4048607, which ignores it; moefarm %s", shown,
+                        mf_newer_is_key(name) ? "reads it as part of the key" : "keeps it with its row");
     else if (is_missing_form(t, near))
         mf_table_report(rd, MF_WARNING, MF_PROBLEM_MISSPELT_COLUMN, shown,
                         "unknown column '%s', and the table has no %s: rename it to %s if that is meant, or "

@@ -52,6 +52,7 @@ static size_t count_tokens(const struct mf_table_row *const *rows, size_t n)
     return n_tokens;
 }
 
+/* Reports n rows with the same time. */
 static int report(struct mf_table *t, const struct mf_table_row *const *rows, size_t n)
 {
     /* A ladder has a few dozen token counts; above 64 the exact number is irrelevant. */
@@ -85,7 +86,8 @@ int mf_table_check_copied(struct mf_table *t)
         n = 1;
         while (i + n < t->n_rows && compare_time(rows[i], rows[i + n]) == 0)
             n++;
-        r = report(t, rows + i, n);
+        if (rows[i]->us > 0)
+            r = report(t, rows + i, n);
     }
     return r;
 }

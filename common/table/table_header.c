@@ -147,21 +147,22 @@ static int check_header(struct mf_table_reader *rd)
     return r;
 }
 
+/* Tells the operators apart by columns that only one of them has. gate_mode and hidden_pad may also be
+ * columns of fmoe tables of a newer AITER. */
 static enum mf_table_op operator_of(const struct mf_table_reader *rd)
 {
-    if (find(rd, "shared_expert_id") >= 0 || find(rd, "hidden_pad") >= 0)
+    bool untuned_grouped = !rd->t->tuned && find(rd, "gate_mode") >= 0 && rd->cu_num >= 0 && rd->gfx < 0;
+    if (find(rd, "shared_expert_id") >= 0)
         return MF_TABLE_FHMOE;
-    if (find(rd, "gate_mode") >= 0 || find(rd, "max_m") >= 0)
-        return MF_TABLE_GROUPED;
-    return MF_TABLE_FMOE;
+    return find(rd, "max_m") >= 0 || untuned_grouped ? MF_TABLE_GROUPED : MF_TABLE_FMOE;
 }
 
 static void warn_other_operator(struct mf_table_reader *rd)
 {
     /* clang-format off */
     static const char *const operators[] = {
-        [MF_TABLE_FHMOE]   = "the fused MoE with a shared expert (columns shared_expert_id, hidden_pad)",
-        [MF_TABLE_GROUPED] = "the grouped GEMM operator (columns gate_mode, max_m)",
+        [MF_TABLE_FHMOE]   = "the fused MoE with a shared expert (column shared_expert_id)",
+        [MF_TABLE_GROUPED] = "the grouped GEMM operator (columns max_m, gate_mode)",
     };
     /* clang-format on */
     if (rd->t->op != MF_TABLE_FMOE)
@@ -194,6 +195,8 @@ int mf_table_read_header(struct mf_table_reader *rd)
         rd->result[i] = find(rd, mf_result_name(i));
     for (enum mf_own i = 0; i < MF_OWN_N_; i++)
         rd->own[i] = find(rd, mf_own_name(i));
+    for (enum mf_newer i = 0; i < MF_NEWER_N_; i++)
+        rd->newer[i] = find(rd, mf_newer_name(i));
     rd->t->tuned = rd->result[MF_RESULT_US] >= 0 || rd->result[MF_RESULT_KERNEL1] >= 0 ||
                    rd->result[MF_RESULT_BLOCK_M] >= 0;
     rd->t->op = operator_of(rd);

@@ -48,6 +48,9 @@ int mf_table_sort_problems(struct mf_table *t);
 /* Reports rows of one layer model that have the same time for several token counts. */
 int mf_table_check_copied(struct mf_table *t);
 
+/* True for a column of a newer AITER that is part of the key. */
+bool mf_newer_is_key(const char *column);
+
 static inline bool mf_table_row_has_tag(const struct mf_table_row *row)
 {
     return row->tag && *row->tag;

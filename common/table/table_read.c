@@ -13,8 +13,8 @@
 
 /* Reports an invalid cell. If the row is too short, its cells are probably shifted, so the function reports
  * that a cell is missing, and only once per row. */
-static void bad_cell(struct mf_table_reader *rd, enum mf_problem_code code, const char *column,
-                     const char *cell, const char *expected)
+void mf_table_bad_cell(struct mf_table_reader *rd, enum mf_problem_code code, const char *column,
+                       const char *cell, const char *expected)
 {
     char buf[MF_EXCERPT_MAX], why[MF_EXPECTED_MAX];
     if (rd->shortened && rd->row_errors > 0)
@@ -29,8 +29,7 @@ static void bad_cell(struct mf_table_reader *rd, enum mf_problem_code code, cons
                         mf_table_expected(column, cell, expected, why));
 }
 
-/* Returns "" if the header lacks the column or the row is too short. */
-static const char *cell_of(const struct mf_table_reader *rd, int column)
+const char *mf_table_cell(const struct mf_table_reader *rd, int column)
 {
     return column >= 0 && (size_t)column < rd->csv.n_cells ? rd->csv.cells[column] : "";
 }
@@ -54,13 +53,13 @@ static enum mf_problem_code code_of(int r)
 
 static void read_class(struct mf_table_reader *rd, struct mf_table_row *row)
 {
-    const char *gfx = cell_of(rd, rd->gfx), *cu_num = cell_of(rd, rd->cu_num);
+    const char *gfx = mf_table_cell(rd, rd->gfx), *cu_num = mf_table_cell(rd, rd->cu_num);
     if (!rd->t->tuned && !*gfx && !*cu_num)
         return;
     int64_t cu = 0;
     int r = parse_count(cu_num, 1, 1000000, &cu);
     if (r < 0) {
-        bad_cell(rd, code_of(r), "cu_num", cu_num, "the number of compute units, 1 to 1000000");
+        mf_table_bad_cell(rd, code_of(r), "cu_num", cu_num, "the number of compute units, 1 to 1000000");
         return;
     }
     row->class.cu_num = (int)cu;
@@ -71,7 +70,7 @@ static void read_class(struct mf_table_reader *rd, struct mf_table_row *row)
     if (inferred)
         gfx = inferred;
     if (!mf_is_name(gfx, MF_GFX_MAX - 1))
-        bad_cell(
+        mf_table_bad_cell(
             rd, MF_PROBLEM_VALUE, "gfx", gfx,
             "the device's architecture, such as gfx942 (it is inferred only from cu_num 80, 256 and 304)");
     else
@@ -115,24 +114,25 @@ static void read_shape(struct mf_table_reader *rd, struct mf_table_row *row)
     struct mf_shape *shape = &row->shape;
     size_t errors = rd->row_errors;
     for (int i = 0; i < N_SHAPE; i++) {
-        const char *why, *cell = cell_of(rd, rd->shape[i]);
+        const char *why, *cell = mf_table_cell(rd, rd->shape[i]);
         if (mf_shape_set(shape, mf_shape_columns[i], cell, &why) < 0)
-            bad_cell(rd, is_integer(cell) ? MF_PROBLEM_RANGE : MF_PROBLEM_VALUE, mf_shape_columns[i], cell,
-                     why);
+            mf_table_bad_cell(rd, is_integer(cell) ? MF_PROBLEM_RANGE : MF_PROBLEM_VALUE, mf_shape_columns[i],
+                              cell, why);
         else if (rd->t->tuned) {
             note_flag(rd, i, cell);
             check_spelling(rd, row, i, cell);
         }
     }
-    const char *column, *why, *form = cell_of(rd, rd->own[MF_OWN_FORM]);
+    const char *column, *why, *form = mf_table_cell(rd, rd->own[MF_OWN_FORM]);
     if (mf_shape_set(shape, MF_SHAPE_FORM, form, &why) < 0)
-        bad_cell(rd, MF_PROBLEM_VALUE, MF_SHAPE_FORM, form, why);
+        mf_table_bad_cell(rd, MF_PROBLEM_VALUE, MF_SHAPE_FORM, form, why);
+    mf_table_read_newer(rd, row);
     if (rd->row_errors > errors)
         return;
     char value[64];
     if (mf_shape_check(shape, &column, &why) < 0) {
         (void)mf_shape_get(shape, column, value, sizeof(value));
-        bad_cell(rd, MF_PROBLEM_RANGE, column, value, why);
+        mf_table_bad_cell(rd, MF_PROBLEM_RANGE, column, value, why);
     } else if (rd->t->tuned && rd->t->op == MF_TABLE_FMOE && mf_token_bucket(shape->token) != shape->token) {
         mf_table_report(rd, MF_WARNING, MF_PROBLEM_BUCKET, "token",
                         "token is %" PRId64
@@ -150,7 +150,7 @@ static const struct count {
     const char *expected;
 } counts[] = {
     {MF_RESULT_BLOCK_M, offsetof(struct mf_table_row, block_m), 1, 65536, "rows per block, 1 to 65536"},
-    {MF_RESULT_KSPLIT,  offsetof(struct mf_table_row, ksplit),  0, 65536, "the split of K, 0 to 65536"},
+    {MF_RESULT_KSPLIT,  offsetof(struct mf_table_row, ksplit), -1, 65536, "the split of K, -1 to 65536"},
     {MF_RESULT_FLAT,    offsetof(struct mf_table_row, flat),    0, 2,     "0, 1 or 2"},
 };
 static const struct flag {
@@ -168,22 +168,22 @@ static void read_counts(struct mf_table_reader *rd, struct mf_table_row *row)
         int64_t value;
         if (rd->result[c->column] < 0)
             continue;
-        const char *cell = cell_of(rd, rd->result[c->column]);
+        const char *cell = mf_table_cell(rd, rd->result[c->column]);
         int r = parse_count(cell, c->min, c->max, &value);
         if (r < 0)
-            bad_cell(rd, code_of(r), mf_result_name(c->column), cell, c->expected);
+            mf_table_bad_cell(rd, code_of(r), mf_result_name(c->column), cell, c->expected);
         else
             *(int32_t *)(void *)((char *)row + c->offset) = (int32_t)value;
     }
     for (const struct flag *f = flags; f < flags + MF_ARRAY_LEN(flags); f++) {
         if (rd->result[f->column] < 0)
             continue;
-        const char *cell = cell_of(rd, rd->result[f->column]);
+        const char *cell = mf_table_cell(rd, rd->result[f->column]);
         int64_t value;
         bool *ret = (bool *)((char *)row + f->offset);
         if (mf_parse_bool(cell, ret) < 0) {
             if (parse_count(cell, 0, 1, &value) < 0)
-                bad_cell(rd, MF_PROBLEM_VALUE, mf_result_name(f->column), cell, "1 or 0");
+                mf_table_bad_cell(rd, MF_PROBLEM_VALUE, mf_result_name(f->column), cell, "1 or 0");
             else
                 *ret = value != 0;
         }
@@ -198,21 +198,33 @@ static const char *keep(struct mf_table_reader *rd, const char *text)
     return copy;
 }
 
+/* True if the row was written without times: its us is empty, and then its other numbers may be empty too. A
+ * row that is too short has shifted cells, so its empty cells mean nothing. */
+static bool is_untimed(const struct mf_table_reader *rd)
+{
+    return !rd->shortened && rd->result[MF_RESULT_US] >= 0 && !*mf_table_cell(rd, rd->result[MF_RESULT_US]);
+}
+
 static void read_number(struct mf_table_reader *rd, struct mf_table_row *row, enum mf_result column)
 {
-    const char *cell = cell_of(rd, rd->result[column]), *name = mf_result_name(column);
+    const char *cell = mf_table_cell(rd, rd->result[column]), *name = mf_result_name(column);
     bool percent = column == MF_RESULT_ERR1 || column == MF_RESULT_ERR2;
     double value;
+    if (!*cell && is_untimed(rd)) {
+        row->text[column] = keep(rd, cell);
+        return;
+    }
     int r = mf_result_parse_number(column, cell, &value);
     if (r < 0 || !mf_result_number_ok(value)) {
-        bad_cell(rd, code_of(r < 0 ? r : -ERANGE), name, cell,
-                 percent ? "a percentage such as 0.9%" : "a number");
+        mf_table_bad_cell(rd, code_of(r < 0 ? r : -ERANGE), name, cell,
+                          percent ? "a percentage such as 0.9%" : "a number");
         return;
     }
     if (value < 0 && !percent) {
-        bad_cell(rd, MF_PROBLEM_RANGE, name, cell,
-                 "a number >= 0 (AITER's tuner writes negative numbers for failed shapes: remove the row and "
-                 "tune the shape)");
+        mf_table_bad_cell(
+            rd, MF_PROBLEM_RANGE, name, cell,
+            "a number >= 0 (AITER's tuner writes negative numbers for failed shapes: remove the row and "
+            "tune the shape)");
         return;
     }
     mf_result_set_number(row, column, value);
@@ -225,22 +237,28 @@ static void read_results(struct mf_table_reader *rd, struct mf_table_row *row)
     for (enum mf_result c = 0; c < MF_RESULT_N_; c++)
         if (rd->result[c] >= 0 && mf_result_is_number(c))
             read_number(rd, row, c);
-    row->kernel1 = keep(rd, cell_of(rd, rd->result[MF_RESULT_KERNEL1]));
-    row->kernel2 = keep(rd, cell_of(rd, rd->result[MF_RESULT_KERNEL2]));
+    row->kernel1 = keep(rd, mf_table_cell(rd, rd->result[MF_RESULT_KERNEL1]));
+    row->kernel2 = keep(rd, mf_table_cell(rd, rd->result[MF_RESULT_KERNEL2]));
     if (rd->t->op != MF_TABLE_FMOE)
         return;
     if (mf_table_no_kernel(row->kernel1))
-        bad_cell(rd, MF_PROBLEM_VALUE, "kernelName1", row->kernel1 ? row->kernel1 : "", "a kernel name");
-    if (row->us == 0 && rd->row_errors == 0)
+        mf_table_bad_cell(rd, MF_PROBLEM_VALUE, "kernelName1", row->kernel1 ? row->kernel1 : "",
+                          "a kernel name");
+    if (is_untimed(rd) && rd->row_errors == 0)
+        mf_table_report(
+            rd, MF_WARNING, MF_PROBLEM_NO_TIME, "us",
+            "us is empty, so the row was not measured: a merge replaces it by any row with a time; "
+            "tune the shape to fill it in");
+    else if (row->us == 0 && rd->row_errors == 0)
         mf_table_report(rd, MF_WARNING, MF_PROBLEM_ZERO_TIME, "us",
                         "us is %s, which is no measured time; tune the shape again",
-                        cell_of(rd, rd->result[MF_RESULT_US]));
+                        mf_table_cell(rd, rd->result[MF_RESULT_US]));
 }
 
 static void read_others(struct mf_table_reader *rd, struct mf_table_row *row)
 {
     struct mf_table *t = rd->t;
-    const char *tag = cell_of(rd, rd->tag);
+    const char *tag = mf_table_cell(rd, rd->tag);
     char buf[MF_EXCERPT_MAX];
     row->tag = *tag ? keep(rd, tag) : NULL;
     if (*tag)
@@ -250,8 +268,8 @@ static void read_others(struct mf_table_reader *rd, struct mf_table_row *row)
                         "it; remove the tag or the row",
                         mf_table_excerpt(tag, buf));
     for (int i = 0; i < MF_OWN_N_; i++)
-        if (*cell_of(rd, rd->own[i]))
-            row->own[i] = keep(rd, cell_of(rd, rd->own[i]));
+        if (*mf_table_cell(rd, rd->own[i]))
+            row->own[i] = keep(rd, mf_table_cell(rd, rd->own[i]));
     if (t->n_other == 0)
         return;
     row->other = mf_table_alloc(t, t->n_other, sizeof(*row->other));
@@ -261,7 +279,7 @@ static void read_others(struct mf_table_reader *rd, struct mf_table_row *row)
     }
     row->n_other = t->n_other;
     for (size_t i = 0; i < t->n_other; i++)
-        row->other[i] = keep(rd, cell_of(rd, rd->other[i]));
+        row->other[i] = keep(rd, mf_table_cell(rd, rd->other[i]));
 }
 
 static bool is_optional(const struct mf_table_reader *rd, size_t column)
@@ -277,8 +295,8 @@ static bool is_optional(const struct mf_table_reader *rd, size_t column)
     return false;
 }
 
-/* Checks the number of cells in the row. Runs after the cells are checked, because only bad_cell() can tell
- * that cells are shifted. */
+/* Checks the number of cells in the row. Runs after the cells are checked, because only mf_table_bad_cell()
+ * can tell that cells are shifted. */
 static void check_width(struct mf_table_reader *rd)
 {
     size_t n = rd->csv.n_cells, n_header = rd->t->n_header;

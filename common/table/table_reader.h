@@ -4,12 +4,28 @@
 #include "common/table/csv.h"
 #include "common/table/table_internal.h"
 
+/* Columns of a newer AITER that are read. */
+/* clang-format off */
+#define MF_NEWER_MAP(X, P)                     \
+    X(P, GATE_MODE, "gate_mode")               \
+    X(P, SWIGLU_LIMIT, "swiglu_limit")         \
+    X(P, BIAS, "bias")                         \
+    X(P, Q_DTYPE_A2, "q_dtype_a2")             \
+    X(P, Q_DTYPE_W2, "q_dtype_w2")             \
+    X(P, Q_TYPE2, "q_type2")                   \
+    X(P, HIDDEN_PAD, "hidden_pad")             \
+    X(P, INTERMEDIATE_PAD, "intermediate_pad") \
+    X(P, NT, "nt")
+/* clang-format on */
+MF_NAMES_DECLARE(mf_newer, MF_NEWER_, MF_NEWER_MAP);
+
 struct mf_table_reader {
     struct mf_table *t;
     enum mf_table_part part;
     struct mf_csv csv;
     /* Column numbers in the file; -1 if the header lacks the column. */
     int gfx, cu_num, tag, shape[MF_SHAPE_N_COLUMNS], result[MF_RESULT_N_], own[MF_OWN_N_];
+    int newer[MF_NEWER_N_];
     int *other; /* column numbers of t->other */
     char *why;  /* caller's buffer of MF_REASON_MAX bytes */
     /* For each shape column: line of the first flag that is spelled 1 or 0, and of the first flag with
@@ -36,6 +52,18 @@ const char *mf_table_excerpt(const char *cell, char buf[MF_EXCERPT_MAX]);
 /* Describes an invalid cell: "topk is 'abc'; write an integer from 1 to 127". Returns buf. */
 const char *mf_table_expected(const char *column, const char *cell, const char *expected,
                               char buf[MF_EXPECTED_MAX]);
+
+/* Reports an invalid cell (table_read.c). */
+void mf_table_bad_cell(struct mf_table_reader *rd, enum mf_problem_code code, const char *column,
+                       const char *cell, const char *expected);
+/* Returns the cell of the current row in a column; "" if the header lacks the column or the row is too short.
+ */
+const char *mf_table_cell(const struct mf_table_reader *rd, int column);
+
+/* ---- table_newer.c ---- */
+
+/* Reads the columns of a newer AITER into the row's shape and variant. The shape's other columns are set. */
+void mf_table_read_newer(struct mf_table_reader *rd, struct mf_table_row *row);
 
 /* ---- table_column.c ---- */
 

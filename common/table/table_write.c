@@ -104,7 +104,7 @@ static const char *number_text(const struct mf_table_row *row, enum mf_result c,
 {
     double was, value = mf_result_number(row, c);
     const char *text = row->text[c];
-    if (text && mf_result_parse_number(c, text, &was) == 0 && was == value)
+    if (text && *text ? mf_result_parse_number(c, text, &was) == 0 && was == value : text && value == 0)
         return text;
     mf_result_print_number(c, value, scratch);
     return scratch;

@@ -345,7 +345,7 @@ int mf_fmoe_lookup(const struct mf_fmoe *f, const struct mf_shape *shape, enum m
                    size_t *ret_row)
 {
     struct mf_lookup_try tries[MF_LOOKUP_TRIES_MAX];
-    size_t n = shape->token < 1 ? 0 : mf_lookup_tries(shape, rules, tries);
+    size_t n = shape->token < 1 ? 0 : mf_lookup_tries(shape, rules, NULL, tries);
     int r = -ENOENT;
 
     for (size_t i = 0; i < n && r == -ENOENT; i++)

@@ -118,6 +118,15 @@ static void fill_own(const struct mf_export_config *c, const cJSON *provenance, 
     row->own[MF_OWN_UNSTABLE] = t->unstable;
 }
 
+/* Returns AITER's environment for which the config's batch was tuned. */
+static struct mf_production_env production_env(const struct mf_export_config *c)
+{
+    struct mf_batch_options options = mf_batch_options_default();
+    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(c->options, strlen(c->options), strlen(c->options));
+    mf_batch_options_read(json, &options);
+    return options.aiter_env;
+}
+
 /* Limit of AITER's table test (test_csv_validation). */
 #define AITER_ERR_MAX 0.2
 
@@ -150,7 +159,8 @@ static bool aiter_refuses(const struct mf_export_config *c, const struct mf_shap
     }
     struct mf_shape key;
     char rule[MF_REASON_MAX] = "";
-    if (mf_production_row(shape, &key, rule, sizeof(rule)) > 0) {
+    const struct mf_production_env env = production_env(c);
+    if (mf_production_row(shape, &env, &key, rule, sizeof(rule)) > 0) {
         mf_format(why, cap, "%s; submit a batch with consumer=aiter to tune the key that production computes",
                   rule);
         return true;

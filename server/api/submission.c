@@ -65,7 +65,7 @@ static int use_production_key(struct mf_submission_work *w, struct mf_shape *sha
     struct mf_shape key;
     char why[256] = "", message[320];
     if (w->submission.options.consumer != MF_CONSUMER_AITER ||
-        mf_production_row(shape, &key, why, sizeof(why)) == 0)
+        mf_production_row(shape, &w->submission.options.aiter_env, &key, why, sizeof(why)) == 0)
         return 0;
     *shape = key;
     mf_format(message, sizeof(message), "%s; tuning that key instead", why);

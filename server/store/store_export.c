@@ -32,7 +32,8 @@
 #define CONFIGS(batch)                                                                                       \
     "SELECT q.gfx, q.cu_num, q.model, q.simulated, q.row, q.layout, q.provenance, q.block_m, q.us, q.us1,"   \
     " q.us2, q.err1, q.err2, q.steps, q.n, q.mad, q.tries, q.unstable, q.config, q.task, q.pipeline,"        \
-    " q.ties, q.regret, q.batch, coalesce(o.decision = 'promoted' AND o.source <> '', 0)"                    \
+    " q.ties, q.regret, q.batch, coalesce(o.decision = 'promoted' AND o.source <> '', 0),"                   \
+    " (SELECT options FROM batch WHERE id = q.batch)"                                                        \
     " FROM (SELECT c.gfx AS gfx, c.cu_num AS cu_num, m.name AS model, m.simulated AS simulated,"             \
     "  s.row AS row, s.layer_model AS layer_model, s.token AS token, p.layout AS layout,"                    \
     "  f.provenance AS provenance, p.block_m AS block_m, f.us AS us, f.n AS n, f.mad AS mad,"                \
@@ -99,6 +100,7 @@ static int read_config(struct mf_store *s, const struct mf_sql *q, mf_export_fn 
         .regret = mf_sql_text(q, 22),
         .batch = mf_sql_i64(q, 23),
         .promoted = mf_sql_i64(q, 24) != 0,
+        .options = mf_sql_text(q, 25),
     };
     int r = mf_copy(c.class.gfx, sizeof(c.class.gfx), mf_sql_text(q, 0));
     if (r == 0)

@@ -32,6 +32,7 @@ struct mf_export_config {
     int64_t config, task, pipeline, batch;         /* ids */
     const char *model, *row, *layout, *provenance; /* provenance, ties, regret: JSON */
     const char *ties, *regret;
+    const char *options;      /* of the batch, JSON */
     bool simulated, promoted; /* promoted: replaced a known row */
     int32_t block_m;
     double us, us1, us2, err1, err2;

@@ -170,7 +170,7 @@ static void check_row(const struct mf_table_row *row)
     ck_assert_int_ge(row->block_m, 1);
     struct mf_shape key;
     char why[MF_REASON_MAX] = "";
-    ck_assert_msg(mf_production_shape(&row->shape, &key, why, sizeof(why)) == 0, "%s", why);
+    ck_assert_msg(mf_production_shape(&row->shape, NULL, &key, why, sizeof(why)) == 0, "%s", why);
     if (!row->run_1stage) {
         bool one = strstr(row->kernel1, "flydsl_moe1") || strstr(row->kernel1, "gemm1") ||
                    strstr(row->kernel1, "stage1") || strstr(row->kernel1, "opus_moe1") ||

@@ -71,13 +71,16 @@ static inline pid_t start_moefarm(const char *url, va_list words)
     char *argv[24] = {(char *)MOEFARM}, variable[96], isa[32];
     /* inherited, because the test may simulate a CPU with fewer instructions */
     const char *own = getenv("MOEFARM_ISA");
-    char *env[] = {variable,         (char *)"LC_ALL=C",
-                   (char *)"TZ=UTC", (char *)"http_proxy=http://127.0.0.1:9",
-                   own ? isa : NULL, NULL};
+    char *env[12] = {variable, (char *)"LC_ALL=C", (char *)"TZ=UTC", (char *)"http_proxy=http://127.0.0.1:9"};
     posix_spawn_file_actions_t actions;
-    int argc = 1;
+    int argc = 1, n = 4;
     pid_t pid;
 
+    if (own)
+        env[n++] = isa;
+    for (char **e = environ; *e && n < 11; e++)
+        if (strncmp(*e, "AITER_", 6) == 0)
+            env[n++] = *e; /* set by the test */
     for (char *word; argc < 23 && (word = va_arg(words, char *));)
         argv[argc++] = word;
     mf_format(variable, sizeof(variable), "MOEFARM_URL=%s", url);

@@ -15,9 +15,9 @@ static const struct shipped {
     bool tuned;
     enum mf_table_op op;
 } shipped[] = {
-    {"a8w8_blockscale_tuned_fmoe_ds_v3.csv",         395, 329,  0, true,  MF_TABLE_FMOE},
+    {"a8w8_blockscale_tuned_fmoe_ds_v3.csv",         395, 324,  0, true,  MF_TABLE_FMOE},
     {"a8w8_blockscale_tuned_fmoe_glm5.csv",           16,  0,  0, true,  MF_TABLE_FMOE},
-    {"a8w8_blockscale_tuned_fmoe_glm5_1.csv",         35, 16,  0, true,  MF_TABLE_FMOE},
+    {"a8w8_blockscale_tuned_fmoe_glm5_1.csv",         35,  8,  0, true,  MF_TABLE_FMOE},
     {"a8w8_blockscale_tuned_fmoe_minimax-m2_5.csv",   64,  0,  0, true,  MF_TABLE_FMOE},
     {"a8w8_blockscale_tuned_fmoe_qwen3_235b.csv",     28,  0,  0, true,  MF_TABLE_FMOE},
     {"a8w8_blockscale_tuned_fmoe_qwen3_5_397b.csv",   16,  0,  0, true,  MF_TABLE_FMOE},

@@ -136,7 +136,7 @@ MF_TEST(shipped)
     assert_code(r, 1);
     _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(r.out, strlen(r.out), 1 << 20);
     ck_assert_msg(json != NULL, "%s", r.out);
-    ck_assert_int_eq(found(json, "copied_time"), 611);
+    ck_assert_int_eq(found(json, "copied_time"), 654);
     ck_assert_int_eq(found(json, "beyond_peak"), 172);
     ck_assert_int_eq(found(json, "zero_time"), 13);
     ck_assert_int_eq(found(json, "ragged"), 11);

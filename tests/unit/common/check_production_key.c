@@ -34,7 +34,8 @@ static const struct {
      "int4 weights"},
     {ROW("64",    "Silu",   FN,   FN,   "per_1x32"),  NULL, NULL},
     {ROW("64",    "Silu",   BF16, FN,   "per_1x32"),  ROW("64", "Silu", FN, FN, "per_1x32"), "fp8 weights"},
-    {ROW("128",   "Silu",   FN,   FP4,  "per_1x32"),  ROW("128", "Silu", BF16, FP4, "per_1x32"), "below 256"},
+    {ROW("128",   "Silu",   FN,   FP4,  "per_1x32"),  ROW("128", "Silu", BF16, FP4, "per_1x32"),
+     "below 256 tokens (AITER_BF16_FP8_MOE_BOUND)"},
     {ROW("256",   "Silu",   FN,   FP4,  "per_1x32"),  NULL, NULL},
     {ROW("128",   "Swiglu", FP4,  FP4,  "per_1x32"),  ROW("128", "Swiglu", BF16, FP4, "per_1x32"),
      "below 256"},
@@ -44,8 +45,41 @@ static const struct {
      "separated"},
     {ROW("256",   "Swiglu", FN,   FP4,  "per_1x32"),  NULL, NULL},
     {ROW("4096",  "Situv2", FP4,  FP4,  "per_1x32"),  ROW("4096", "Situv2", BF16, FP4, "per_1x32"),
-     "AITER_SITUV2_A4W4"},
+     "AITER_SITUV2_A8W4"},
     {ROW("4096",  "Situv2", BF16, FP4,  "per_1x32"),  NULL, NULL},
+};
+/* clang-format on */
+
+/* AITER's environment variables. */
+/* clang-format off */
+static const struct {
+    struct mf_production_env env;
+    const char *requested, *key, *reason;
+} envs[] = {
+    {{.bf16_fp8_bound = 0},   ROW("8", "Silu", FN, FP4, "per_1x32"), NULL, NULL},
+    {{.bf16_fp8_bound = 64},  ROW("64", "Silu", FN, FP4, "per_1x32"), NULL, NULL},
+    {{.bf16_fp8_bound = 64},  ROW("32", "Silu", FN, FP4, "per_1x32"),
+     ROW("32", "Silu", BF16, FP4, "per_1x32"),
+     "below 64 tokens (AITER_BF16_FP8_MOE_BOUND)"},
+    {{.bf16_fp8_bound = 512}, ROW("256", "Swiglu", FN, FP4, "per_1x32"),
+     ROW("256", "Swiglu", BF16, FP4, "per_1x32"), "below 512 tokens"},
+    {{.bf16_fp8_bound = 256, .situv2_a8w4 = true}, ROW("8", "Situv2", FN, FP4, "per_1x32"), NULL, NULL},
+    {{.bf16_fp8_bound = 256, .situv2_a8w4 = true}, ROW("8", "Situv2", BF16, FP4, "per_1x32"),
+     ROW("8", "Situv2", FN, FP4, "per_1x32"), "AITER_SITUV2_A8W4 (now 1)"},
+    {{.bf16_fp8_bound = 256, .situv2_a4w4 = true}, ROW("8", "Situv2", FP4, FP4, "per_1x32"), NULL, NULL},
+    {{.bf16_fp8_bound = 256}, ROW("8", "Situv2", FN, FP4, "per_1x32"),
+     ROW("8", "Situv2", BF16, FP4, "per_1x32"),
+     "AITER_SITUV2_A8W4 (now 0)"},
+};
+
+/* The assignment with which production looks up a row. */
+static const struct {
+    const char *row, *setting;
+} settings[] = {
+    {ROW("8", "Silu", FN, FP4, "per_1x32"),    "AITER_BF16_FP8_MOE_BOUND=0"},
+    {ROW("8", "Situv2", FN, FP4, "per_1x32"),  "AITER_SITUV2_A8W4=1"},
+    {ROW("8", "Situv2", FP4, FP4, "per_1x32"), "AITER_SITUV2_A4W4=1"},
+    {ROW("8", "Silu", FN, INT4, "per_1x32"),   NULL},
 };
 /* clang-format on */
 
@@ -61,9 +95,27 @@ MF_TEST(rules, .rows = MF_ARRAY_LEN(cases))
     struct mf_shape requested = shape_of(cases[_i].requested), key = {0};
     struct mf_shape expected = shape_of(cases[_i].key ? cases[_i].key : cases[_i].requested);
     char why[MF_REASON_MAX] = "";
-    ck_assert_int_eq(mf_production_shape(&requested, &key, why, sizeof(why)), cases[_i].key != NULL);
+    ck_assert_int_eq(mf_production_shape(&requested, NULL, &key, why, sizeof(why)), cases[_i].key != NULL);
     ck_assert(mf_shape_equal(&key, &expected));
     ck_assert_msg(!cases[_i].reason || strstr(why, cases[_i].reason), "%s", why);
+}
+
+MF_TEST(environment, .rows = MF_ARRAY_LEN(envs))
+{
+    struct mf_shape requested = shape_of(envs[_i].requested), key = {0};
+    struct mf_shape expected = shape_of(envs[_i].key ? envs[_i].key : envs[_i].requested);
+    char why[MF_REASON_MAX] = "";
+    ck_assert_int_eq(mf_production_shape(&requested, &envs[_i].env, &key, why, sizeof(why)),
+                     envs[_i].key != NULL);
+    ck_assert(mf_shape_equal(&key, &expected));
+    ck_assert_msg(!envs[_i].reason || strstr(why, envs[_i].reason), "%s", why);
+}
+
+MF_TEST(setting_of_a_row, .rows = MF_ARRAY_LEN(settings))
+{
+    struct mf_shape row = shape_of(settings[_i].row);
+    const char *setting = mf_production_setting(&row);
+    ck_assert_str_eq(setting ? setting : "none", settings[_i].setting ? settings[_i].setting : "none");
 }
 
 /* Production looks up a table row if at least one token count that is padded to the row's count has the row's
@@ -91,10 +143,10 @@ MF_TEST(rows_that_production_looks_up, .rows = MF_ARRAY_LEN(rows))
     struct mf_shape expected = shape_of(rows[_i].key ? rows[_i].key : rows[_i].row);
     char why[MF_REASON_MAX] = "";
 
-    ck_assert_int_eq(mf_production_row(&row, &key, why, sizeof(why)), rows[_i].key != NULL);
+    ck_assert_int_eq(mf_production_row(&row, NULL, &key, why, sizeof(why)), rows[_i].key != NULL);
     ck_assert(mf_shape_equal(&key, &expected));
     ck_assert((why[0] != '\0') == (rows[_i].key != NULL));
-    ck_assert_int_eq(mf_production_row(&key, &again, why, sizeof(why)), 0);
+    ck_assert_int_eq(mf_production_row(&key, NULL, &again, why, sizeof(why)), 0);
 }
 
 /* Some of the rows that AITER ships have keys that AITER's own production does not look up by default. */
@@ -109,10 +161,10 @@ MF_TEST(shipped_rows)
             struct mf_shape key, again;
             char why[MF_REASON_MAX] = "";
             n++;
-            n_other += mf_production_row(&t->rows[i].shape, &key, why, sizeof(why));
+            n_other += mf_production_row(&t->rows[i].shape, NULL, &key, why, sizeof(why));
             if (strcmp(shipped[f].file, "dsv3_fp4_tuned_fmoe.csv") == 0)
                 ck_assert(mf_shape_equal(&key, &t->rows[i].shape));
-            ck_assert_msg(mf_production_row(&key, &again, why, sizeof(why)) == 0, "%s:%lld: %s",
+            ck_assert_msg(mf_production_row(&key, NULL, &again, why, sizeof(why)) == 0, "%s:%lld: %s",
                           shipped[f].file, (long long)t->rows[i].line, why);
         }
     }

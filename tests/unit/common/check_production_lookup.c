@@ -70,7 +70,7 @@ MF_TEST(tries, .rows = MF_ARRAY_LEN(cases))
 {
     struct mf_lookup_try tried[MF_LOOKUP_TRIES_MAX];
     struct mf_shape call = shape_of(cases[_i].call);
-    size_t n = mf_lookup_tries(&call, cases[_i].rules, tried), expected = 0;
+    size_t n = mf_lookup_tries(&call, cases[_i].rules, NULL, tried), expected = 0;
 
     while (expected < MF_LOOKUP_TRIES_MAX && cases[_i].tries[expected].key)
         expected++;
@@ -157,7 +157,7 @@ MF_TEST(find, .rows = MF_ARRAY_LEN(finds))
     ck_assert_msg(mf_table_read("before.csv", before_text, sizeof(before_text) - 1, &before, why) == 0, "%s",
                   why);
     const struct mf_table *set[] = {before, t};
-    bool has_row = mf_lookup_find(set, 2, &class, &call, finds[_i].rules, &found);
+    bool has_row = mf_lookup_find(set, 2, &class, &call, finds[_i].rules, NULL, &found);
     ck_assert_msg((has_row ? found.row->line : 0) == finds[_i].line, "%s under %s: line %lld", finds[_i].call,
                   mf_lookup_name(finds[_i].rules), (long long)(has_row ? found.row->line : 0));
     ck_assert_uint_eq(found.attempt, has_row ? finds[_i].attempt : 99);
@@ -176,9 +176,9 @@ MF_TEST(each_try_searches_all_tables)
     ck_assert_int_eq(mf_table_read("t.csv", table_text, sizeof(table_text) - 1, &t, why), 0);
     ck_assert_int_eq(mf_table_read("before.csv", tier_text, sizeof(tier_text) - 1, &before, why), 0);
     const struct mf_table *set[] = {t, before};
-    ck_assert(mf_lookup_find(set, 2, &class, &call, MF_LOOKUP_MOEFARM, &found));
+    ck_assert(mf_lookup_find(set, 2, &class, &call, MF_LOOKUP_MOEFARM, NULL, &found));
     ck_assert(found.table == before && found.attempt == 0);
-    ck_assert(mf_lookup_find(set, 1, &class, &call, MF_LOOKUP_MOEFARM, &found));
+    ck_assert(mf_lookup_find(set, 1, &class, &call, MF_LOOKUP_MOEFARM, NULL, &found));
     ck_assert(found.table == t && found.attempt == 1);
 }
 
@@ -203,8 +203,8 @@ MF_TEST(mixed_flag_spellings)
 
         ck_assert_msg(mf_table_read("t.csv", text.data, text.len, &t, why) == 0, "%s", why);
         set = t;
-        ck_assert(mf_lookup_find(&set, 1, &class, &call, MF_LOOKUP_MOEFARM, &found));
-        ck_assert_int_eq(mf_lookup_find(&set, 1, &class, &call, MF_LOOKUP_AITER, &found), !mixed);
+        ck_assert(mf_lookup_find(&set, 1, &class, &call, MF_LOOKUP_MOEFARM, NULL, &found));
+        ck_assert_int_eq(mf_lookup_find(&set, 1, &class, &call, MF_LOOKUP_AITER, NULL, &found), !mixed);
         ck_assert_int_eq(mf_buf_adds(&text, LINE(MI355, "128", "512", "256", "Silu", "", "")), 0);
     }
 }
@@ -244,9 +244,10 @@ MF_TEST(shipped_rows)
             if (mf_token_bucket(row->shape.token) != row->shape.token)
                 n_without_bucket++;
             else
-                ck_assert_msg(mf_lookup_find(&set, 1, &row->class, &row->shape, MF_LOOKUP_MOEFARM, &found) &&
-                                  found.row == row,
-                              "%s:%lld", shipped[f].file, (long long)row->line);
+                ck_assert_msg(
+                    mf_lookup_find(&set, 1, &row->class, &row->shape, MF_LOOKUP_MOEFARM, NULL, &found) &&
+                        found.row == row,
+                    "%s:%lld", shipped[f].file, (long long)row->line);
         }
     }
     for (size_t i = 0; i < n; i++) {

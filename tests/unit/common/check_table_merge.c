@@ -202,7 +202,8 @@ MF_TEST(test_promoted)
 }
 
 /* A merge keeps rows of other tools, unknown columns, tags, unreadable rows and the order of rows. A new row
- * is added at the end. A replaced row keeps its position and its cell of the unknown column. */
+ * is added at the end. A replaced row keeps its position. Its cell of the unknown column becomes empty,
+ * because the value belongs to the old row. */
 MF_TEST(test_other_rows_are_kept)
 {
     static const char before[] =
@@ -214,11 +215,11 @@ MF_TEST(test_other_rows_are_kept)
     static const char after[] =
         TUNED_COLUMNS ",_tag" OWN_COLUMNS ",note\n" KEY(1) RESULT("3.00") ",,,,,,,,,,,,first\n" KEY(
             2) ",16,0,5.0,new1,0.0%,5.0,new2,0.0%,10.0,0,0,0,0.0,0.0,,,,MI300X,,,uniform,,,,moefarm:race,"
-               "second\n" KEY(2) RESULT("1.0") ",fallback,,,,,,,,,,,tagged\n"
-                                               "gfx942,304,oops,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,\n" KEY(4)
-                                                   RESULT("7.125") ",,,,,,,,,,,,last\n" KEY(
-                                                       3) ",16,0,6.0,new1,0.0%,6.0,new2,0.0%,12.0,0,0,0,0.0,"
-                                                          "0.0,,,,MI300X,,,uniform,,,,moefarm:race,\n";
+               "\n" KEY(2) RESULT("1.0") ",fallback,,,,,,,,,,,tagged\n"
+                                         "gfx942,304,oops,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,\n" KEY(4)
+                                             RESULT("7.125") ",,,,,,,,,,,,last\n" KEY(
+                                                 3) ",16,0,6.0,new1,0.0%,6.0,new2,0.0%,12.0,0,0,0,0.0,"
+                                                    "0.0,,,,MI300X,,,uniform,,,,moefarm:race,\n";
     _cleanup_(mf_table_freep) struct mf_table *t = read_text("table", before);
     struct mf_table_row rows[] = {moefarm_row(3, 12), moefarm_row(2, 10), moefarm_row(1, 1)};
     _cleanup_(mf_table_freep) struct mf_table *fresh = fresh_of(&rows[0]);
@@ -434,7 +435,7 @@ MF_TEST(test_foreign_row_is_copied)
         ",_tag,more,empty\n" KEY(2) ",32,0,1,k1,0.00%,1,k2,0,8.500000000000001,0,0,0,1.0,2.0,,new,\n" KEY(3)
             RESULT("7.250") ",,added,\n" KEY(2) RESULT("1.0") ",fallback,,\n";
     static const char after[] = TUNED_COLUMNS ",_tag,note,more\n" KEY(1) RESULT("3.00") ",,first,\n" KEY(
-        2) ",32,0,1,k1,0.00%,1,k2,0,8.500000000000001,0,0,0,1.0,2.0,,second,new\n" KEY(3)
+        2) ",32,0,1,k1,0.00%,1,k2,0,8.500000000000001,0,0,0,1.0,2.0,,,new\n" KEY(3)
         RESULT("7.250") ",,,added\n" KEY(2) RESULT("1.0") ",fallback,,\n";
     _cleanup_(mf_table_freep) struct mf_table *t = read_text("table", before);
     _cleanup_(mf_table_freep) struct mf_table *fresh = read_text("fresh", fresh_text);

@@ -136,7 +136,7 @@ MF_TEST(same_row, .rows = 4)
         call.token = draw_token();
         mf_shape_print(&call, text);
         is = mf_lookup_find((const struct mf_table *const *)tables, TABLES, &device.info.class, &call, by,
-                            &found);
+                            NULL, &found);
         has = mf_fmoe_lookup(f, &call, by, &row) == 0;
         ck_assert_msg(is == has, "%s by %s: %s by coverage, %s by libfmoe", text, mf_lookup_name(by),
                       is ? "served" : "not", has ? "served" : "not");
