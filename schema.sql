@@ -28,8 +28,10 @@ CREATE TABLE device_model (             -- a product (SKU) of a class; times are
     class       INTEGER NOT NULL REFERENCES device_class,
     name        TEXT NOT NULL,
     simulated   INTEGER NOT NULL CHECK (simulated IN (0, 1)),
-    body        TEXT NOT NULL,          -- JSON: member `device` of HELLO
-    UNIQUE (class, name)
+    -- JSON: member `device` of the HELLO of the model's oldest worker that is not quarantined
+    body        TEXT NOT NULL,
+    -- a simulated and a real device of one name are two models, so that a false claim cannot mix their times
+    UNIQUE (class, name, simulated)
 ) STRICT;
 
 CREATE TABLE worker (
@@ -50,7 +52,12 @@ CREATE TABLE worker (
     busy        TEXT NOT NULL DEFAULT '{}', -- JSON: seconds by phase since the worker joined
     n_results   INTEGER NOT NULL DEFAULT 0,
     n_deaths    INTEGER NOT NULL DEFAULT 0, -- runners that crashed or hung
-    sandbox     TEXT NOT NULL DEFAULT '' -- limits of its runners, as text for people
+    sandbox     TEXT NOT NULL DEFAULT '', -- limits of its runners, as text for people
+    device      TEXT NOT NULL DEFAULT '{}', -- JSON: member `device` of its HELLO or of a later BEAT
+    -- reason why the worker gets no units and its statistics do not count (server/farm/trust.h); '': it is
+    -- trusted
+    quarantined TEXT NOT NULL DEFAULT '',
+    n_undone    INTEGER NOT NULL DEFAULT 0 -- messages that could not be applied
 ) STRICT;
 
 -- ---- access: only hashes of secrets are stored ----
@@ -240,6 +247,14 @@ WHEN old.state = 'leased' AND new.state <> 'leased'
     WHERE task = new.task AND state = 'ready';
 END;
 
+CREATE TABLE unit_grant (               -- every lease of a unit, also ended ones
+    unit        INTEGER NOT NULL REFERENCES unit,
+    attempt     INTEGER NOT NULL,
+    epoch       INTEGER NOT NULL,
+    worker      INTEGER NOT NULL REFERENCES worker, -- only this worker may send results of the attempt
+    PRIMARY KEY (unit, attempt)
+) STRICT, WITHOUT ROWID;
+
 -- ---- results ----
 
 CREATE TABLE result (
@@ -377,16 +392,18 @@ CREATE TABLE config (                   -- the winning pipeline of a task
 ) STRICT;
 CREATE INDEX config_key ON config (class, shape, at_ms);
 
--- Ratio of measured time to forecast of each pipeline structure, from batches that have ended
+-- Ratio of measured time to forecast of each pipeline structure, by the worker that raced it, from batches
+-- that have ended. server/choose/consensus.h combines the workers of a model.
 CREATE TABLE structure_ratio (
-    class       INTEGER NOT NULL REFERENCES device_class,
+    model       INTEGER NOT NULL REFERENCES device_model,
     structure   TEXT NOT NULL,
     batch       INTEGER NOT NULL REFERENCES batch,
+    worker      INTEGER NOT NULL REFERENCES worker,
     n           INTEGER NOT NULL,
-    log_ratio   REAL NOT NULL,          -- mean of ln(measured / forecast)
+    log_ratio   REAL NOT NULL,          -- mean of ln(measured / forecast), bounded
     log_spread  REAL NOT NULL,          -- standard deviation of ln(measured / forecast)
-    PRIMARY KEY (class, structure, batch)
-) STRICT;
+    PRIMARY KEY (model, structure, batch, worker)
+) STRICT, WITHOUT ROWID;
 
 -- ---- promotion: replacing a deployed row ----
 

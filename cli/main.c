@@ -25,6 +25,7 @@ static const struct mf_command commands[] = {
     {"report", "BATCH ...",
      "compare winners with the lower bound of their device; show the workers' time by phase", mf_cmd_report},
     {"workers", "", "list the workers and their current steps", mf_cmd_workers},
+    {"revive-worker", "WORKER", "end the quarantine of a worker (number or name)", mf_cmd_revive_worker},
     {"drain", "WORKER", "drain a worker (number or name) after its current unit", mf_cmd_drain},
     {"token", "ROLE NAME",
      "create an access token (read, submit, admin) or an enrolment token (worker)", mf_cmd_token},

@@ -66,6 +66,8 @@ static int read_options(int argc, char **argv, struct mf_setup_options *o)
         {"unit-s", MF_OPT_DOUBLE, &o->unit_s, "S", "expected duration of a probe unit in seconds", 0, 0},
         {"race-s", MF_OPT_DOUBLE, &o->race_s, "S",
          "maximum duration of a race in seconds, by forecast", 0, 0},
+        {"lease-max-s", MF_OPT_DOUBLE, &o->lease_max_s, "S",
+         "longest lease of a work unit in seconds; 0: derived from its forecast", 0, 0},
         {"samples-days", MF_OPT_DOUBLE, &o->samples_days, "DAYS",
          "days to keep raw samples (medians and spreads are always kept); 0: for ever", 0, 0},
         {"tune-misses", MF_OPT_INT, &o->tune_misses_s, "S",

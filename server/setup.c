@@ -178,6 +178,7 @@ int mf_setup_farm(struct mf_setup *s, const struct mf_setup_options *o)
     options.attempts = o->attempts;
     options.unit_s = o->unit_s;
     options.race_s = o->race_s;
+    options.lease_max_s = o->lease_max_s;
     options.samples_days = o->samples_days;
     options.tune_misses_s = o->tune_misses_s;
     int r = mf_farm_new(s->zmq, &options, &s->farm, why, sizeof(why));

@@ -16,7 +16,7 @@
 struct mf_setup_options {
     const char *state, *backup, *http, *hub, *port_file, *log_level, *tls_certificate, *tls_key;
     int64_t beat_ms, readers, attempts, http_rate, tune_misses_s;
-    double unit_s, race_s, samples_days;
+    double unit_s, race_s, lease_max_s, samples_days;
     bool keys, tokens, plain_http;
 };
 

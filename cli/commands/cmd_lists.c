@@ -222,6 +222,14 @@ int mf_cmd_drain(struct mf_cli *cli, const struct mf_command *self, int argc, ch
     return post_action(cli, self, &a, argc, argv);
 }
 
+int mf_cmd_revive_worker(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
+{
+    const struct action a = {"worker", "/api/v1/workers/{}/revive", "is no longer in quarantine",
+                             find_worker};
+
+    return post_action(cli, self, &a, argc, argv);
+}
+
 static const char *const token_names[] = {"token", "role", "name", "created", "expires", "used", "revoked"};
 
 static void add_moment(struct mf_columns *c, const cJSON *item, const char *key)

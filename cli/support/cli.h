@@ -45,6 +45,7 @@ int mf_cmd_rank(struct mf_cli *cli, const struct mf_command *self, int argc, cha
 int mf_cmd_why(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 int mf_cmd_report(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 int mf_cmd_workers(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
+int mf_cmd_revive_worker(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 int mf_cmd_drain(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 int mf_cmd_token(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 int mf_cmd_tokens(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);

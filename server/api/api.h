@@ -47,6 +47,7 @@ int mf_api_metrics_read(void *reader, struct mf_request *r); /* counts by state,
 int mf_api_submit_write(void *farm, struct mf_request *r);
 int mf_api_cancel(void *farm, struct mf_request *r);
 int mf_api_drain(void *farm, struct mf_request *r);
+int mf_api_worker_revive(void *farm, struct mf_request *r);
 int mf_api_revive(void *farm, struct mf_request *r);
 int mf_api_freeze_write(void *farm, struct mf_request *r);
 int mf_api_misses_write(void *farm, struct mf_request *r);

@@ -44,6 +44,15 @@ int mf_api_drain(void *farm, struct mf_request *r)
                  : mf_respond_state(&r->response, "draining");
 }
 
+int mf_api_worker_revive(void *farm, struct mf_request *r)
+{
+    int e = mf_farm_worker_revive(farm, r->path_id[0]);
+    if (e == -ENOENT)
+        return mf_refuse(&r->response, 404, "worker %" PRId64 " is not in quarantine", r->path_id[0]);
+    return e < 0 ? mf_refuse_errno(&r->response, e, "end the quarantine")
+                 : mf_respond_state(&r->response, "revived");
+}
+
 int mf_api_revive(void *farm, struct mf_request *r)
 {
     struct mf_device_class class;

@@ -170,12 +170,10 @@ int mf_race_pick(const struct mf_racer_result *racers, size_t n, int64_t winner)
     int best = -1;
     for (size_t i = 0; i < n; i++) {
         const struct mf_racer_result *r = &racers[i];
-        if (!r->reported || r->status != MF_STATUS_OK || !(r->us > 0))
+        if (!r->reported || r->status != MF_STATUS_OK || !(r->us > 0) || r->verified < 2)
             continue;
         if (r->pipeline == winner)
             return (int)i;
-        if (r->verified < 2)
-            continue;
         /* racers are in forecast order, so if two times are equal, the racer with the lower forecast wins */
         if (best < 0 || r->us < racers[best].us)
             best = (int)i;

@@ -76,6 +76,7 @@ struct mf_racer_result {
     bool reported;
     int verified; /* verified runs */
 };
-/* Returns the index of the winning pipeline: the named winner if its result is valid, otherwise the fastest
- * pipeline with a valid result and two verified runs. Returns -1 if no pipeline qualifies. */
+/* Returns the index of the winning pipeline: the named winner, or the fastest pipeline if the named
+ * winner does not qualify. A pipeline qualifies with a valid result and two verified runs. Returns -1 if
+ * none does. */
 int mf_race_pick(const struct mf_racer_result *racers, size_t n, int64_t winner);

@@ -90,7 +90,7 @@ static int find_classes(struct mf_farm *f, const struct mf_batch_options *o, str
             r = mf_ids_add(ret, id);
     }
     for (size_t i = 0; r == 0 && !o->n_classes && i < f->slots.n; i++) {
-        bool known = false;
+        bool known = f->slots.all[i]->quarantined;
         for (size_t j = 0; j < ret->n; j++)
             known |= ret->all[j] == f->slots.all[i]->class_id;
         if (!known)
@@ -253,11 +253,15 @@ int mf_farm_cancel(struct mf_farm *f, int64_t batch)
     return r;
 }
 
-/* Sums for the mean and standard deviation of one structure's ratios. The query returns the ratios of a batch
- * sorted by class and structure. */
+/* A measurement that differs from its forecast by more than a factor of 100 says nothing about the
+ * structure. */
+#define LOG_RATIO_MAX 4.6
+
+/* Sums for the mean and standard deviation of one structure's ratios on one worker. The query returns the
+ * ratios of a batch sorted by model, structure and worker. */
 struct ratios {
     struct mf_farm *f;
-    int64_t batch, class;
+    int64_t batch, model, worker;
     char structure[MF_PATH_STRUCTURE_MAX];
     int64_t n;
     double sum, sum_squares;
@@ -267,22 +271,26 @@ static int close_ratio(struct ratios *s)
 {
     if (!s->n)
         return 0;
+    const struct mf_ratio_key key = {.model = s->model, .worker = s->worker, .structure = s->structure};
     double mean = s->sum / (double)s->n;
     double variance = fmax(0, s->sum_squares / (double)s->n - mean * mean);
-    int r = mf_store_ratio_add(s->f->store, s->class, s->structure, s->batch, s->n, mean, sqrt(variance));
+    int r = mf_store_ratio_add(s->f->store, &key, s->batch, s->n, mean, sqrt(variance));
     s->n = 0;
     s->sum = s->sum_squares = 0;
     return r;
 }
 
-static int add_ratio(void *context, int64_t class, const char *structure, double log_ratio)
+static int add_ratio(void *context, const struct mf_ratio_key *key, double log_ratio)
 {
     struct ratios *s = context;
     int r = 0;
-    if (class != s->class || strcmp(structure, s->structure) != 0)
+    if (key->model != s->model || key->worker != s->worker || strcmp(key->structure, s->structure) != 0)
         r = close_ratio(s);
-    s->class = class;
-    mf_format(s->structure, sizeof(s->structure), "%s", structure);
+    s->model = key->model;
+    s->worker = key->worker;
+    mf_format(s->structure, sizeof(s->structure), "%s", key->structure);
+    if (!(fabs(log_ratio) <= LOG_RATIO_MAX))
+        return r;
     s->n++;
     s->sum += log_ratio;
     s->sum_squares += log_ratio * log_ratio;

@@ -216,8 +216,8 @@ static int handle_step(struct mf_farm *f, struct mf_slot *slot, struct mf_lease 
         return r;
     record_result(l, item, m);
     if (m->status == MF_STATUS_OK)
-        mf_best_times_add(&l->best, item->covers, m->us);
-    r = final ? mf_task_measured(f, l->task, item->covers, m->status, m->us) : 0;
+        mf_best_times_add(&l->best, item->covers, l->worker, m->us);
+    r = final ? mf_task_measured(f, l->task, item->covers, slot->id, m->status, m->us) : 0;
     if (r == 0 && m->status != MF_STATUS_OK && m->status != MF_STATUS_SLOW)
         r = add_failure_event(f, l, m);
     return r;
@@ -268,12 +268,42 @@ int mf_deliver_unit_failed(struct mf_farm *f, struct mf_lease *l, const char *re
                                     .at_ms = f->wall_ms};
         r = mf_store_result_add(f->store, &row);
         if (r > 0)
-            r = mf_task_measured(f, l->task, item->covers, MF_STATUS_CRASH, (double)NAN);
+            r = mf_task_measured(f, l->task, item->covers, l->worker, MF_STATUS_CRASH, (double)NAN);
     }
     return r < 0 ? r : 0;
 }
 
 /* ---- race ---- */
+
+/* Judges the winner of an outcome like a step: if the time of its rerun is implausible, another pipeline
+ * wins. Returns true and sets m's reason if it is implausible. */
+static bool is_implausible(const struct mf_slot *slot, struct mf_lease *l, const cJSON *outcome,
+                           struct mf_result_message *m)
+{
+    int64_t winner;
+    struct mf_lease_item *item =
+        mf_json_i64(outcome, "winner", 1, INT64_MAX, &winner) == 0 ? find_item(l, winner) : NULL;
+    if (!item || mf_json_double(outcome, "us", &m->us) < 0)
+        return false;
+    m->status = MF_STATUS_OK;
+    mf_result_judge(m, item->flops, item->bytes, &slot->ceilings);
+    if (m->status == MF_STATUS_OK)
+        return false;
+    item->status = m->status;
+    return true;
+}
+
+/* Judges the outcomes of all groups of a closing result. */
+static void judge_outcomes(const struct mf_slot *slot, struct mf_lease *l, struct mf_result_message *m)
+{
+    const cJSON *group;
+    enum mf_status status = m->status;
+    bool bad = is_implausible(slot, l, m->race, m);
+    cJSON_ArrayForEach (group, mf_json_array(m->race, "groups"))
+        bad |= is_implausible(slot, l, group, m);
+    m->status = bad ? MF_STATUS_IMPLAUSIBLE : status;
+    m->us = (double)NAN; /* the row of a closing result has no time */
+}
 
 static int handle_race(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l,
                        struct mf_result_message *m, const cJSON *json, const char **ret_why)
@@ -288,8 +318,10 @@ static int handle_race(struct mf_farm *f, struct mf_slot *slot, struct mf_lease 
         if (item->seq)
             return acknowledge_duplicate(f, slot, m);
         mf_result_judge(m, item->flops, item->bytes, &slot->ceilings);
-    } else if (!m->last && !m->race) {
-        return refuse(ret_why, "race: expected a pipeline, race or last");
+    } else if (!m->last) {
+        return refuse(ret_why, "race: expected a pipeline, or last");
+    } else {
+        judge_outcomes(slot, l, m);
     }
     /* Results under another routing profile, of comparisons and of reruns do not decide the race */
     bool compares = l->kind == MF_UNIT_COMPARE;
@@ -415,40 +447,69 @@ static int handle_enumerate(struct mf_farm *f, struct mf_slot *slot, struct mf_l
 
 /* ---- results without a current lease ---- */
 
+/* Checks that the slot's worker had the attempt. Otherwise the farm would store results of a worker that
+ * never measured anything, or take the owner's results for duplicates of them. */
+static int check_owner(struct mf_farm *f, const struct mf_slot *slot, const struct mf_result_message *m,
+                       const char **ret_why)
+{
+    int64_t epoch, worker;
+    int r = mf_store_grant_get(f->store, m->unit, m->attempt, &epoch, &worker);
+    if (r < 0)
+        return r;
+    if (r == 0)
+        return refuse(ret_why, "attempt: never granted");
+    /* The database was restored from an older copy and has granted the same attempt number again */
+    if (m->epoch != epoch)
+        return refuse(ret_why,
+                      "attempt: granted in an epoch that the database has lost (restored from a backup)");
+    return worker == slot->id ? 0 : refuse(ret_why, "attempt: granted to another worker");
+}
+
+/* True if the unit lists the step or pipeline of the message. */
+static bool lists_item(const struct mf_unit_row *row, const struct mf_result_message *m)
+{
+    _cleanup_(cJSON_Deletep) cJSON *body = cJSON_Parse(row->body);
+    const cJSON *item;
+    cJSON_ArrayForEach (item, mf_json_array(body, m->step ? "steps" : "pipelines")) {
+        if (cJSON_IsNumber(item) && (int64_t)item->valuedouble == (m->step ? m->step : m->pipeline))
+            return true;
+    }
+    return false;
+}
+
+/* Stores a late sample. The number of late samples is bounded: an attempt has at most one per item. */
+static int store_late(struct mf_farm *f, struct mf_slot *slot, const struct mf_unit_row *row,
+                      const struct mf_result_message *m, const cJSON *json, const char **ret_why)
+{
+    /* Results of an enumeration and unit-end messages are useless if they arrive late */
+    if (row->kind == MF_UNIT_ENUMERATE || (!m->step && !m->pipeline))
+        return acknowledge(slot, m);
+    if (!lists_item(row, m))
+        return refuse(ret_why, "step or pipeline: not in this unit");
+    int r = mf_store_has_result(f->store, m->unit, m->attempt, m->step, m->pipeline);
+    if (r > 0)
+        return acknowledge_duplicate(f, slot, m);
+    if (r == 0)
+        r = store_result(f, slot, m, row->task, false, true, (struct mf_result_note){0}, json);
+    if (r == 0)
+        return acknowledge_duplicate(f, slot, m); /* its seq is known */
+    if (r < 0)
+        return r;
+    f->stats.results_late++;
+    return acknowledge(slot, m);
+}
+
 static int handle_late(struct mf_farm *f, struct mf_slot *slot, const struct mf_result_message *m,
                        const cJSON *json, const char **ret_why)
 {
     struct mf_unit_row row = {0};
     int r = mf_store_unit_get(f->store, m->unit, &row);
-    free(row.body);
+    _cleanup_(mf_freep) char *body = row.body;
     if (r == -ENOENT)
         return refuse(ret_why, "unit: unknown id");
-    if (r < 0)
-        return r;
-    if (m->attempt > row.attempt)
-        return refuse(ret_why, "attempt: never granted");
-    /* The database was restored from an older copy and has granted the same attempt number again */
-    if (m->attempt == row.attempt && m->epoch != row.epoch)
-        return refuse(ret_why,
-                      "attempt: granted in an epoch that the database has lost (restored from a backup)");
-    /* If this result were stored, the farm would take the other worker's own result for a duplicate and
-     * acknowledge it without storing it */
-    if (m->attempt == row.attempt && row.worker && row.worker != slot->id)
-        return refuse(ret_why, "attempt: granted to another worker");
-    /* Results of an enumeration and unit-end messages are useless if they arrive late */
-    if (row.kind == MF_UNIT_ENUMERATE || (!m->step && !m->pipeline))
-        return acknowledge(slot, m);
-    r = m->step ? mf_store_step_of_task(f->store, row.task, m->step)
-                : mf_store_pipeline_of_task(f->store, row.task, m->pipeline);
-    if (r <= 0)
-        return r < 0 ? r : refuse(ret_why, "step or pipeline: not in this unit");
-    r = store_result(f, slot, m, row.task, false, true, (struct mf_result_note){0}, json);
-    if (r < 0)
-        return r;
     if (r == 0)
-        return acknowledge_duplicate(f, slot, m);
-    f->stats.results_late++;
-    return acknowledge(slot, m);
+        r = check_owner(f, slot, m, ret_why);
+    return r == 0 ? store_late(f, slot, &row, m, json, ret_why) : r;
 }
 
 /* Returns the lease that the message names, if the slot has it. */

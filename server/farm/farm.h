@@ -49,6 +49,8 @@ int mf_farm_cancel(struct mf_farm *f, int64_t batch);
 /* Lets the worker finish its unit and gives it no further unit. Returns -ENOENT if the worker is not
  * connected. */
 int mf_farm_drain(struct mf_farm *f, int64_t worker);
+/* Ends the quarantine of a worker. Returns -ENOENT if the worker is not quarantined. */
+int mf_farm_worker_revive(struct mf_farm *f, int64_t worker);
 /* Lifts the quarantine of a kernel on a class. Returns -ENOENT if the kernel has no quarantine there. */
 int mf_farm_revive(struct mf_farm *f, int64_t kernel, const struct mf_device_class *class);
 
@@ -65,6 +67,7 @@ struct mf_farm_options {
     int64_t attempts;               /* maximum leases of a unit; after these attempts the unit fails */
     double unit_s;                  /* expected duration of a probe unit */
     double race_s;                  /* planned duration of a race, by forecast */
+    double lease_max_s;             /* longest lease of a unit; 0: derived from its forecast */
     double samples_days;            /* days to keep raw samples; 0: no limit */
     int64_t tune_misses_s; /* interval between batches made of missed shapes; 0: only list the misses */
 };

@@ -32,16 +32,21 @@ struct mf_batch {
     char pinned_revision[80];
 };
 
-/* The best times so far, by covered ops. */
-#define MF_BEST_MAX 32
+/* The best times so far, by covered ops and worker. */
+#define MF_BEST_MAX 128
 struct mf_best_times {
     int n;
     struct {
         mf_ops covers;
+        int64_t worker;
         double us;
     } entries[MF_BEST_MAX];
 };
-void mf_best_times_add(struct mf_best_times *b, mf_ops covers, double us);
+void mf_best_times_add(struct mf_best_times *b, mf_ops covers, int64_t worker, double us);
+/* Finds the best time that applies to a worker: its own, or a time that two workers have reached. Otherwise a
+ * worker with false times would make other workers drop all their steps as slow. Returns INFINITY if there is
+ * none. */
+double mf_best_times_find(const struct mf_best_times *b, mf_ops covers, int64_t worker);
 
 struct mf_win;
 struct mf_reported;
@@ -71,7 +76,8 @@ struct mf_lease_item {
     int64_t kernel; /* steps only */
     mf_ops covers;
     double flops, bytes;
-    int64_t seq; /* sequence number of the item's result; 0: no result yet */
+    double forecast_us; /* pipelines only */
+    int64_t seq;        /* sequence number of the item's result; 0: no result yet */
     enum mf_status status;
     double us, mad;
     size_t n, n_fresh; /* number of samples from rounds (or of a step), and from the rerun */
@@ -86,6 +92,7 @@ struct mf_lease {
     int64_t worker;
     struct mf_slot *slot; /* NULL after a restart, until its worker sends HELLO */
     int64_t deadline_ms;  /* monotonic */
+    int64_t end_ms;       /* monotonic; no heartbeat extends the lease beyond this time */
     bool second_try;      /* this unit repeats a race or comparison in which a pipeline killed its runner */
     /* worker that ran the comparison on the first device; 0: this unit is the first comparison */
     int64_t first_worker;
@@ -208,7 +215,8 @@ int mf_task_end(struct mf_farm *f, struct mf_task *g);
 int mf_task_fail(struct mf_farm *f, struct mf_task *g, const char *reason);
 int mf_task_cancel(struct mf_farm *f, struct mf_task *g);
 /* Call when a step has its deciding result. */
-int mf_task_measured(struct mf_farm *f, struct mf_task *g, mf_ops covers, enum mf_status status, double us);
+int mf_task_measured(struct mf_farm *f, struct mf_task *g, mf_ops covers, int64_t worker,
+                     enum mf_status status, double us);
 /* Writes counters, publishes events (rate-limited per task) and frees ended tasks. */
 int mf_tasks_flush(struct mf_farm *f);
 

@@ -2,6 +2,7 @@
  * with the reason and counted; it changes nothing. */
 #include "server/farm/farm_private.h"
 #include "server/farm/promote.h"
+#include "server/farm/trust.h"
 
 #include "common/base/json.h"
 #include "common/base/log.h"
@@ -15,8 +16,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ID_MAX            (INT64_C(1) << 53)
-#define LOG_LINES         10 /* maximum log lines of one kind per period */
+#define ID_MAX          (INT64_C(1) << 53)
+#define FAMILIES_MAX    64
+#define FAMILY_TEXT_MAX 200
+/* maximum log lines per period, about refused messages, and about workers that connect and disconnect */
+#define LOG_REFUSED       10
+#define LOG_LINKS         100
 #define DEVICE_TEXT_MAX   16384
 #define EVENT_INTERVAL_MS 500
 
@@ -27,7 +32,7 @@ static void log_refusal(struct mf_farm *f, const struct mf_peer *peer, const cha
     const struct mf_slot *slot = mf_slots_by_peer(&f->slots, peer);
     if (strcmp(code, "malformed") != 0 && strcmp(code, "too_large") != 0)
         return;
-    if (mf_log_limit(&f->log_limits.refused, LOG_LINES, f->now_ms))
+    if (mf_log_limit(&f->log_limits.refused, LOG_REFUSED, f->now_ms))
         log_warn("refused a message of %s%s: %s", slot ? "worker " : "an unknown worker",
                  slot ? slot->name : "", reason);
 }
@@ -61,6 +66,19 @@ struct hello {
     const cJSON *device, *families, *running;
 };
 
+/* True if the families are at most FAMILIES_MAX texts, which are stored and shown. */
+static bool are_families(const cJSON *families)
+{
+    const cJSON *family;
+    if (!families || cJSON_GetArraySize(families) > FAMILIES_MAX)
+        return false;
+    cJSON_ArrayForEach (family, families) {
+        if (!cJSON_IsString(family) || strlen(family->valuestring) > FAMILY_TEXT_MAX)
+            return false;
+    }
+    return true;
+}
+
 /* Returns NULL if the HELLO is valid, otherwise the reason why it is malformed. */
 static const char *read_hello(const cJSON *json, struct hello *h)
 {
@@ -91,10 +109,10 @@ static const char *read_hello(const cJSON *json, struct hello *h)
     h->device = mf_json_object(json, "device");
     h->families = mf_json_array(json, "families");
     h->running = mf_json_array(json, "running");
-    if (!h->device || !h->families || cJSON_GetArraySize(h->families) > 64 ||
-        cJSON_GetArraySize(h->running) > 64)
-        return "device, families and running: expected an object, an array of at most 64 and an array of "
-               "at most 64";
+    if (!are_families(h->families))
+        return "families: expected an array of at most 64 texts of at most 200 bytes";
+    if (!h->device || cJSON_GetArraySize(h->running) > 64)
+        return "device and running: expected an object and an array of at most 64";
     return NULL;
 }
 
@@ -123,7 +141,7 @@ static int raise_ceilings(struct mf_farm *f, struct mf_slot *slot, const cJSON *
     _cleanup_(mf_freep) char *body = mf_json_print(device);
     if (!body || strlen(body) > DEVICE_TEXT_MAX)
         return body ? 0 : -ENOMEM;
-    return mf_store_model_update(f->store, slot->model_id, body);
+    return mf_store_worker_device(f->store, slot->id, slot->model_id, body);
 }
 
 /* Prints the host, device and software that will measure a config, as JSON. */
@@ -146,7 +164,7 @@ static char *print_provenance(const struct hello *h)
 }
 
 /* Assigns to the worker the leases that its HELLO lists, if they have not ended. Releases the worker's other
- * leases. */
+ * leases, or all leases of a quarantined worker. */
 static int reclaim_leases(struct mf_farm *f, struct mf_slot *slot, const cJSON *running, struct mf_buf *keep)
 {
     const cJSON *item;
@@ -156,7 +174,8 @@ static int reclaim_leases(struct mf_farm *f, struct mf_slot *slot, const cJSON *
         (void)mf_json_i64(item, "attempt", 1, ID_MAX, &attempt);
         (void)mf_json_i64(item, "epoch", 1, ID_MAX, &epoch);
         struct mf_lease *l = unit ? mf_map_get(&f->leases, (uint64_t)unit) : NULL;
-        if (!l || l->attempt != attempt || l->epoch != epoch || l->worker != slot->id || l->slot)
+        if (!l || l->attempt != attempt || l->epoch != epoch || l->worker != slot->id || l->slot ||
+            slot->quarantined)
             continue;
         mf_lease_assign(l, slot);
         mf_lease_extend(f, l);
@@ -173,9 +192,11 @@ static int send_welcome(struct mf_farm *f, struct mf_slot *slot, const cJSON *ru
     mf_buf_init(&text, 65u << 10);
     int r = reclaim_leases(f, slot, running, &keep);
     if (r == 0)
-        r = mf_buf_addf(
-            &text, "{\"epoch\":%" PRId64 ",\"beat_ms\":%" PRId64 ",\"lease_ms\":%" PRId64 ",\"keep\":[%s]}",
-            f->epoch, f->options.beat_ms, f->lease_ms, keep.len ? keep.data : "");
+        r = mf_buf_addf(&text,
+                        "{\"epoch\":%" PRId64 ",\"beat_ms\":%" PRId64 ",\"lease_ms\":%" PRId64
+                        ",\"keep\":[%s],\"quarantined\":%s}",
+                        f->epoch, f->options.beat_ms, f->lease_ms, keep.len ? keep.data : "",
+                        slot->quarantined ? "true" : "false");
     if (r == 0)
         r = mf_hub_post(f->hub, &slot->peer, MF_MESSAGE_WELCOME, text.data);
     mf_buf_release(&keep);
@@ -184,7 +205,8 @@ static int send_welcome(struct mf_farm *f, struct mf_slot *slot, const cJSON *ru
 }
 
 /* Copies the fields of HELLO to the slot and to the worker's row. */
-static int fill_slot(struct mf_farm *f, struct mf_slot *slot, const struct hello *h, const char *families)
+static int fill_slot(struct mf_farm *f, struct mf_slot *slot, const struct hello *h, const char *families,
+                     const char *device)
 {
     struct mf_worker_row row = {.name = h->worker,
                                 .instance = h->instance,
@@ -193,6 +215,7 @@ static int fill_slot(struct mf_farm *f, struct mf_slot *slot, const struct hello
                                 .revision = h->revision,
                                 .families = families,
                                 .sandbox = h->sandbox,
+                                .device = device,
                                 .model = slot->model_id,
                                 .pid = h->pid};
     char *provenance = print_provenance(h);
@@ -214,8 +237,8 @@ static int fill_slot(struct mf_farm *f, struct mf_slot *slot, const struct hello
     return r < 0 ? r : mf_store_worker_hello(f->store, &row, f->wall_ms, slot);
 }
 
-static int admit(struct mf_farm *f, const struct mf_mail *mail, const struct hello *h, int64_t class_id,
-                 int64_t model_id)
+static int admit(struct mf_farm *f, const struct mf_mail *mail, const struct hello *h, const char *device,
+                 int64_t class_id, int64_t model_id)
 {
     struct mf_slot *slot = mf_slots_by_name(&f->slots, h->worker);
     _cleanup_(mf_freep) char *families = mf_json_print(h->families);
@@ -242,16 +265,19 @@ static int admit(struct mf_farm *f, const struct mf_mail *mail, const struct hel
         return r;
     slot->class_id = class_id;
     slot->model_id = model_id;
-    r = fill_slot(f, slot, h, families);
+    r = fill_slot(f, slot, h, families, device);
+    if (r == 0)
+        r = mf_trust_judge_model(f, class_id, h->model);
     if (r == 0)
         r = send_welcome(f, slot, h->running);
-    if (r == 0)
+    if (r == 0 && !slot->quarantined)
         r = mf_store_tasks_assign_class(f->store, class_id);
     if (r > 0)
         r = mf_promote_skip_for_class(f, class_id);
     mf_slots_clear_starved(&f->slots, class_id);
     f->wake_waiting = true;
-    log_info("worker %s connected: class %s, model %s", h->worker, h->class_text, h->model);
+    if (mf_log_limit(&f->log_limits.link, LOG_LINKS, f->now_ms))
+        log_info("worker %s connected: class %s, model %s", h->worker, h->class_text, h->model);
     return r < 0 ? r : 0;
 }
 
@@ -264,13 +290,6 @@ static int register_device(struct mf_farm *f, const struct mf_mail *mail, const 
     int r = mf_store_class(f->store, &h->class, ret_class);
     if (r == 0)
         r = mf_store_model(f->store, *ret_class, h->model, h->simulated, body, ret_model);
-    if (r > 0) {
-        r = mf_peer_refuse(
-            f, &mail->peer, "class_conflict", (int64_t)mail->sequence,
-            "model \"%s\" of class %s is registered as %s; use another model name for this device", h->model,
-            h->class_text, h->simulated ? "a real device" : "simulated");
-        return r < 0 ? r : 1;
-    }
     if (r == 0)
         r = mf_store_worker_model(f->store, h->worker, &known_model);
     if (r > 0 && known_model != *ret_model) {
@@ -320,7 +339,7 @@ static int handle_hello(struct mf_farm *f, struct mf_slot *unused, const struct 
                 : mf_store_savepoint_release(f->store, MF_SAVEPOINT_PART);
     if (r < 0 || refused)
         return r < 0 ? r : 0;
-    return admit(f, mail, &h, class_id, model_id);
+    return admit(f, mail, &h, body, class_id, model_id);
 }
 
 /* ---- other messages ---- */
@@ -408,7 +427,8 @@ static int handle_bye(struct mf_farm *f, struct mf_slot *slot, const struct mf_m
 {
     const char *reason = "";
     (void)mf_json_text(mail->json, "reason", &reason);
-    log_info("worker %s leaves: %.200s", slot->name, reason);
+    if (mf_log_limit(&f->log_limits.link, LOG_LINKS, f->now_ms))
+        log_info("worker %s leaves: %.200s", slot->name, reason);
     return mf_peer_remove(f, slot, "gone", "its worker disconnected");
 }
 

@@ -8,6 +8,7 @@
 #include "common/base/text.h"
 #include "common/moe/pipeline_gap.h"
 #include "server/choose/layout_choice.h"
+#include "server/farm/trust.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -81,17 +82,6 @@ static int fail_no_pipeline(struct mf_farm *f, struct mf_task *g, const struct m
     return r < 0 ? r : mf_task_fail(f, g, reason);
 }
 
-static double launch_gap_us(struct mf_farm *f, const struct mf_task *g)
-{
-    _cleanup_(mf_freep) char *body = NULL;
-    double gap_us = 0;
-    if (!g->model || mf_store_model_body(f->store, g->model, &body) < 0)
-        return 0;
-    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(body, strlen(body), 1u << 16);
-    (void)mf_json_double(json, "gap_us", &gap_us);
-    return gap_us > 0 && isfinite(gap_us) ? gap_us : 0;
-}
-
 /* Corrects each forecast by the ratio of measured time to forecast of its structure in earlier batches. */
 static int correct(struct mf_farm *f, const struct mf_task *g, struct mf_forecast *fc)
 {
@@ -111,8 +101,8 @@ static int correct(struct mf_farm *f, const struct mf_task *g, struct mf_forecas
             known[k].structure = fc->paths[i].structure;
             known[k].log_ratio = known[k].log_spread = 0;
             mf_path_structure(fc->paths[i].structure, structure);
-            int r = mf_store_ratio_get(f->store, g->class_id, structure, g->batch->created_ms,
-                                       &known[k].log_ratio, &known[k].log_spread);
+            int r = mf_trust_ratio(f, g->model, structure, g->batch->created_ms, &known[k].log_ratio,
+                                   &known[k].log_spread);
             if (r < 0)
                 return r;
             n++;
@@ -152,6 +142,10 @@ static int rank(struct mf_farm *f, struct mf_task *g, const struct measured *m)
 {
     struct mf_path *paths = NULL;
     size_t n_paths = 0;
+    double gap_us;
+    int r = mf_trust_gap_us(f, g->model, &gap_us);
+    if (r < 0)
+        return r;
     _cleanup_(mf_freep) struct mf_path_step *steps = calloc(m->n + 1, sizeof(*steps));
     if (!steps)
         return -ENOMEM;
@@ -162,10 +156,10 @@ static int rank(struct mf_farm *f, struct mf_task *g, const struct measured *m)
         .format = g->shape.dtype == MF_DTYPE_FP16 ? MF_FORMAT_FP16 : MF_FORMAT_BF16,
         .steps = steps,
         .n_steps = m->n,
-        .gap_us = launch_gap_us(f, g),
+        .gap_us = gap_us,
         .keep = MF_PATH_KEEP_MAX,
     };
-    int r = mf_path_find(&p, &paths, &n_paths);
+    r = mf_path_find(&p, &paths, &n_paths);
     if (r == -E2BIG)
         return mf_task_fail(f, g, "too many combinations of steps to rank");
     if (r == 0 && n_paths == 0) {

@@ -105,12 +105,17 @@ void mf_slots_remove(struct mf_slots *s, struct mf_slot *slot)
     slot_free(slot);
 }
 
+bool mf_slot_is_available(const struct mf_slot *slot)
+{
+    return !slot->draining && !slot->quarantined;
+}
+
 int mf_slots_count(const struct mf_slots *s, int64_t class_id, const char *revision)
 {
     int n = 0;
     for (size_t i = 0; i < s->n; i++) {
         const struct mf_slot *slot = s->all[i];
-        n += !slot->draining && slot->class_id == class_id &&
+        n += mf_slot_is_available(slot) && slot->class_id == class_id &&
              (!revision || strcmp(slot->revision, revision) == 0);
     }
     return n;
@@ -121,7 +126,7 @@ int mf_slots_count_similar(const struct mf_slots *s, const struct mf_slot *slot)
     int n = 0;
     for (size_t i = 0; i < s->n; i++) {
         const struct mf_slot *other = s->all[i];
-        n += !other->draining && other != slot && other->class_id == slot->class_id &&
+        n += mf_slot_is_available(other) && other != slot && other->class_id == slot->class_id &&
              other->model_id == slot->model_id && strcmp(other->revision, slot->revision) == 0;
     }
     return n;

@@ -36,7 +36,8 @@ struct mf_slot {
     int64_t class_id, model_id;
     char revision[80];
     bool simulated;
-    bool compiles; /* compiles kernels of the next shapes in advance */
+    bool quarantined; /* gets no units, and its statistics do not count (trust.h) */
+    bool compiles;    /* compiles kernels of the next shapes in advance */
     struct mf_ceilings ceilings;
     char *provenance; /* JSON members for a config: worker, host, model, compiler, … */
     bool draining;
@@ -73,9 +74,11 @@ int mf_slots_add(struct mf_slots *s, const char *name, const struct mf_peer *pee
 int mf_slots_set_peer(struct mf_slots *s, struct mf_slot *slot, const struct mf_peer *peer);
 /* Frees the slot. No lease may point to it. */
 void mf_slots_remove(struct mf_slots *s, struct mf_slot *slot);
-/* Counts slots of the class that are not draining. revision NULL: counts slots of any revision. */
+/* True if the slot may get units: it is neither draining nor quarantined. */
+bool mf_slot_is_available(const struct mf_slot *slot);
+/* Counts available slots of the class. revision NULL: counts slots of any revision. */
 int mf_slots_count(const struct mf_slots *s, int64_t class_id, const char *revision);
-/* Counts the other slots that may run the same units: not draining, of the same class, model and revision. */
+/* Counts the other slots that may run the same units: available, of the same class, model and revision. */
 int mf_slots_count_similar(const struct mf_slots *s, const struct mf_slot *slot);
 /* Lets the slots of the class look for units again. Call it when units of the class become ready. */
 void mf_slots_clear_starved(struct mf_slots *s, int64_t class_id);

@@ -33,6 +33,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,10 +54,10 @@ struct mf_task *mf_task_free(struct mf_task *g)
     return NULL;
 }
 
-void mf_best_times_add(struct mf_best_times *b, mf_ops covers, double us)
+void mf_best_times_add(struct mf_best_times *b, mf_ops covers, int64_t worker, double us)
 {
     for (int i = 0; i < b->n; i++) {
-        if (b->entries[i].covers == covers) {
+        if (b->entries[i].covers == covers && b->entries[i].worker == worker) {
             if (us < b->entries[i].us)
                 b->entries[i].us = us;
             return;
@@ -64,13 +65,29 @@ void mf_best_times_add(struct mf_best_times *b, mf_ops covers, double us)
     }
     if (b->n < MF_BEST_MAX) {
         b->entries[b->n].covers = covers;
+        b->entries[b->n].worker = worker;
         b->entries[b->n++].us = us;
     }
 }
 
-static void add_best_time(void *context, mf_ops covers, double us)
+double mf_best_times_find(const struct mf_best_times *b, mf_ops covers, int64_t worker)
 {
-    mf_best_times_add(context, covers, us);
+    double own = INFINITY, best = INFINITY, second = INFINITY;
+    for (int i = 0; i < b->n; i++) {
+        double us = b->entries[i].us;
+        if (b->entries[i].covers != covers)
+            continue;
+        if (b->entries[i].worker == worker)
+            own = us;
+        second = fmin(second, fmax(best, us));
+        best = fmin(best, us);
+    }
+    return fmin(own, second);
+}
+
+static void add_best_time(void *context, mf_ops covers, int64_t worker, double us)
+{
+    mf_best_times_add(context, covers, worker, us);
 }
 
 static int load(struct mf_farm *f, struct mf_task *g)
@@ -226,8 +243,8 @@ int mf_tasks_wake(struct mf_farm *f)
         struct mf_ids ids = {0};
         bool seen = false;
         for (size_t j = 0; j < i; j++)
-            seen |= f->slots.all[j]->class_id == slot->class_id;
-        if (seen)
+            seen |= f->slots.all[j]->class_id == slot->class_id && !f->slots.all[j]->quarantined;
+        if (seen || slot->quarantined)
             continue;
         r = mf_store_tasks_waiting(f->store, slot->class_id, &ids);
         for (size_t j = 0; r == 0 && j < ids.n; j++) {
@@ -382,9 +399,13 @@ static int add_probe_unit(struct mf_farm *f, struct mf_task *g, const struct mf_
 static int add_probe_units(struct mf_farm *f, struct mf_task *g, struct step_selection *o)
 {
     struct mf_plan_options options = {.target_s = f->options.unit_s};
+    int64_t oldest = INT64_MAX;
     for (size_t i = 0; i < f->slots.n; i++) {
-        if (f->slots.all[i]->class_id == g->class_id)
-            options.ceilings = f->slots.all[i]->ceilings;
+        const struct mf_slot *slot = f->slots.all[i];
+        if (slot->class_id != g->class_id || slot->quarantined || slot->id >= oldest)
+            continue;
+        options.ceilings = slot->ceilings;
+        oldest = slot->id;
     }
     _cleanup_(mf_freep) size_t *ends = calloc(o->n + 1, sizeof(*ends));
     if (!ends)
@@ -448,12 +469,13 @@ int mf_tasks_enumerated(struct mf_farm *f, int64_t enumeration, const char *fail
 
 /* ---- probing ─► ranking ─► racing ---- */
 
-int mf_task_measured(struct mf_farm *f, struct mf_task *g, mf_ops covers, enum mf_status status, double us)
+int mf_task_measured(struct mf_farm *f, struct mf_task *g, mf_ops covers, int64_t worker,
+                     enum mf_status status, double us)
 {
     g->n_measured++;
     g->dirty = g->changed = true;
     if (status == MF_STATUS_OK)
-        mf_best_times_add(&g->best, covers, us);
+        mf_best_times_add(&g->best, covers, worker, us);
     return touch(f, g);
 }
 

@@ -2,7 +2,7 @@
  * database forbids its result, only this message is undone and refused. The state in memory may contain a
  * part of the message, so the farm then loads its state from the store, as at a start: workers send HELLO
  * again and keep their leases. */
-#include "server/farm/farm_private.h"
+#include "server/farm/trust.h"
 
 #include "common/base/log.h"
 #include "common/base/text.h"
@@ -57,6 +57,9 @@ static int undo(struct mf_farm *f, const struct mf_mail *mail, const struct mark
     if (mf_log_limit(&f->log_limits.undone, LOG_LINES, f->now_ms))
         log_warn("undid %s of worker %s, which cannot be applied: %s", mf_message_name(mail->type), name,
                  reason);
+    r = *name ? mf_trust_count_undone(f, name) : 0;
+    if (r < 0)
+        return r;
     return mf_peer_refuse(f, &mail->peer, error == -ENOMEM ? "no_memory" : "malformed",
                           (int64_t)mail->sequence, "%s cannot be applied: %s", mf_message_name(mail->type),
                           reason);

@@ -7,13 +7,14 @@
  *
  * A grant increases `attempt` and writes the epoch; (unit, attempt, epoch) identifies the results of a lease.
  * The next attempt has only the undecided steps. A lease lasts three heartbeats from the last BEAT that lists
- * the unit. */
+ * the unit, but never longer than its limit (lease_limit_ms). */
 #include "server/farm/farm_private.h"
 
 #include "common/base/fault.h"
 #include "common/base/json.h"
 #include "common/base/log.h"
 #include "common/base/text.h"
+#include "common/moe/timeouts.h"
 #include "server/farm/promote.h"
 
 #include <assert.h>
@@ -140,13 +141,13 @@ static int read_ids(const cJSON *body, const char *key, size_t max, struct mf_le
     return 0;
 }
 
-static void read_best_times(const cJSON *body, struct mf_best_times *ret)
+static void read_best_times(const cJSON *body, int64_t worker, struct mf_best_times *ret)
 {
     const cJSON *item;
     cJSON_ArrayForEach (item, mf_json_object(body, "best_us")) {
         mf_ops covers;
         if (cJSON_IsNumber(item) && mf_ops_parse(item->string, &covers) == 0)
-            mf_best_times_add(ret, covers, item->valuedouble);
+            mf_best_times_add(ret, covers, worker, item->valuedouble);
     }
 }
 
@@ -172,6 +173,7 @@ static int lease_new(struct mf_farm *f, const struct mf_unit_row *row, struct mf
         return r;
     const char *routing;
     l->n_groups = cJSON_GetArraySize(mf_json_array(body, "layouts"));
+    l->end_ms = INT64_MAX; /* set when the items are known */
     (void)mf_json_bool(body, "second_try", &l->second_try);
     (void)mf_json_bool(body, "rerun", &l->rerun);
     (void)mf_json_i64(body, "first_worker", 1, INT64_MAX, &l->first_worker);
@@ -180,7 +182,7 @@ static int lease_new(struct mf_farm *f, const struct mf_unit_row *row, struct mf
         if (!l->routing)
             return -ENOMEM;
     }
-    read_best_times(body, &l->best);
+    read_best_times(body, l->worker, &l->best);
     *ret = MF_TAKE(l);
     return 0;
 }
@@ -225,7 +227,7 @@ static int add_steps(struct mf_farm *f, struct mf_lease *l, struct mf_buf *out)
         if (!decided)
             l->items[n++] = item;
         else if (status == MF_STATUS_OK)
-            mf_best_times_add(&l->best, item.covers, us);
+            mf_best_times_add(&l->best, item.covers, l->worker, us);
     }
     l->n = l->n_left = n;
     return 0;
@@ -242,6 +244,7 @@ static int add_pipeline(struct mf_farm *f, struct mf_lease_item *item, const cJS
     int k = 0, r = mf_store_pipeline_get(f->store, item->id, &p);
     if (r < 0)
         return r;
+    item->forecast_us = p.forecast_us;
     cJSON_ArrayForEach (layout, layouts) {
         if (cJSON_IsString(layout) && strcmp(layout->valuestring, p.layout) == 0)
             item->group = k;
@@ -269,6 +272,14 @@ static int add_pipeline(struct mf_farm *f, struct mf_lease_item *item, const cJS
     return out ? mf_buf_adds(out, "]}") : 0;
 }
 
+static bool contains(const mf_ops *ops, int n, mf_ops wanted)
+{
+    int i = 0;
+    while (i < n && ops[i] != wanted)
+        i++;
+    return i < n;
+}
+
 /* Appends the best times, which a worker uses to drop slow steps early. On simulated devices these are only
  * the times of this unit, so that the results do not depend on the speed of other workers, and a repeated
  * batch gives the same table. */
@@ -276,11 +287,18 @@ static void add_best_times(const struct mf_lease *l, struct mf_buf *out)
 {
     const struct mf_best_times *b = l->slot->simulated ? &l->best : &l->task->best;
     char covers[MF_OPS_TEXT_MAX];
+    mf_ops done[MF_BEST_MAX];
+    int n_done = 0;
     (void)mf_buf_adds(out, ",\"best_us\":{");
     for (int i = 0; i < b->n; i++) {
-        mf_ops_print(b->entries[i].covers, covers);
-        (void)mf_buf_addf(out, "%s\"%s\":", i ? "," : "", covers);
-        mf_json_put_number(out, b->entries[i].us);
+        mf_ops ops = b->entries[i].covers;
+        double us = mf_best_times_find(b, ops, l->worker);
+        if (!isfinite(us) || contains(done, n_done, ops))
+            continue;
+        mf_ops_print(ops, covers);
+        (void)mf_buf_addf(out, "%s\"%s\":", n_done ? "," : "", covers);
+        mf_json_put_number(out, us);
+        done[n_done++] = ops;
     }
     (void)mf_buf_adds(out, "}");
 }
@@ -348,6 +366,26 @@ static int build_message(struct mf_farm *f, struct mf_lease *l, const char *body
 
 /* ---- ready ─► leased ---- */
 
+/* Allowances of the limit. They are generous, because a slow worker must not lose its unit: the limit only
+ * ends leases of workers that send heartbeats and never finish. */
+#define LIMIT_FIXED_MS   (15 * 60 * 1000.0)
+#define LIMIT_ITEM_MS    (60 * 1000.0) /* compiling */
+#define LIMIT_TIME_CAPS  4             /* per item */
+#define LIMIT_FORECASTS  200
+#define LIMIT_DATA_CORES 1
+
+/* Returns the longest time that a worker may hold the unit, derived from the forecast of its work. */
+static int64_t lease_limit_ms(const struct mf_farm *f, const struct mf_lease *l)
+{
+    if (f->options.lease_max_s > 0)
+        return (int64_t)(f->options.lease_max_s * 1e3);
+    double ms = LIMIT_FIXED_MS + (double)mf_data_timeout_ms(&l->task->shape, LIMIT_DATA_CORES);
+    for (size_t i = 0; i < l->n; i++)
+        ms += LIMIT_ITEM_MS + LIMIT_TIME_CAPS * (double)l->task->batch->options.time_cap_ms +
+              LIMIT_FORECASTS * l->items[i].forecast_us * 1e-3;
+    return (int64_t)ms;
+}
+
 void mf_lease_assign(struct mf_lease *l, struct mf_slot *slot)
 {
     l->slot = slot;
@@ -356,6 +394,13 @@ void mf_lease_assign(struct mf_lease *l, struct mf_slot *slot)
     if (l->kind != MF_UNIT_ENUMERATE) /* enumerations create no data */
         slot->last_task = l->task->id;
     slot->dirty = true;
+}
+
+/* Sets the end of a lease that starts now, or that continues after a restart. */
+static void limit_lease(struct mf_farm *f, struct mf_lease *l)
+{
+    l->end_ms = f->now_ms + lease_limit_ms(f, l);
+    l->deadline_ms = MF_MIN(l->deadline_ms, l->end_ms);
 }
 
 /* The first measuring unit pins the task to its device model, because times of two models are never compared.
@@ -403,6 +448,9 @@ static int grant(struct mf_farm *f, struct mf_slot *slot, const struct mf_unit_r
     mf_fault_at(MF_FAULT_UNIT_LEASED);
     if (r == 0)
         r = build_message(f, l, row->body, &text);
+    if (r == 0)
+        r = mf_store_grant_add(f->store, row);
+    limit_lease(f, l);
     if (r == 0 && is_new_shape && slot->compiles)
         r = add_next(f, l, &text);
     if (r == 0)
@@ -446,7 +494,7 @@ int mf_units_dispatch(struct mf_farm *f)
 {
     for (size_t i = 0; i < f->slots.n; i++) {
         struct mf_slot *slot = f->slots.all[i];
-        while (slot->credit > 0 && !slot->draining && !slot->starved) {
+        while (slot->credit > 0 && mf_slot_is_available(slot) && !slot->starved) {
             int r = lease_next_unit(f, slot);
             if (r < 0)
                 return r;
@@ -460,7 +508,7 @@ int mf_units_dispatch(struct mf_farm *f)
 
 void mf_lease_extend(struct mf_farm *f, struct mf_lease *l)
 {
-    l->deadline_ms = f->now_ms + f->lease_ms;
+    l->deadline_ms = MF_MIN(f->now_ms + f->lease_ms, l->end_ms);
     (void)mf_store_unit_extend(f->store, l->unit, f->wall_ms + f->lease_ms);
 }
 
@@ -509,7 +557,9 @@ static int fail_unit(struct mf_farm *f, struct mf_lease *l, const char *why)
     return 0;
 }
 
-static int release(struct mf_farm *f, struct mf_lease *l, const char *why, int64_t attempts)
+/* avoid_worker: see mf_store_unit_release */
+static int release(struct mf_farm *f, struct mf_lease *l, const char *why, int64_t attempts,
+                   int64_t avoid_worker)
 {
     _cleanup_(mf_lease_freep) struct mf_lease *owned = l;
     detach_lease(f, l);
@@ -521,17 +571,19 @@ static int release(struct mf_farm *f, struct mf_lease *l, const char *why, int64
     if (l->attempt >= attempts)
         return fail_unit(f, l, why);
     mf_slots_clear_starved(&f->slots, l->task->class_id);
-    return mf_store_unit_release(f->store, l->unit);
+    return mf_store_unit_release(f->store, l->unit, avoid_worker);
 }
 
 int mf_lease_release(struct mf_farm *f, struct mf_lease *l, const char *why)
 {
-    return release(f, l, why, f->options.attempts);
+    return release(f, l, why, f->options.attempts, 0);
 }
 
 int mf_lease_fail(struct mf_farm *f, struct mf_lease *l, const char *why)
 {
-    return release(f, l, why, MF_MIN(f->options.attempts, FAILURES_MAX));
+    /* the unit of a comparison names the worker of the first comparison */
+    return release(f, l, why, MF_MIN(f->options.attempts, FAILURES_MAX),
+                   l->kind == MF_UNIT_COMPARE ? 0 : l->worker);
 }
 
 int mf_leases_release_worker(struct mf_farm *f, struct mf_slot *slot, bool include_kept, const char *why)
@@ -583,7 +635,9 @@ int mf_units_expire(struct mf_farm *f)
             continue;
         }
         f->stats.leases_expired++;
-        int r = mf_lease_release(f, l, "its lease expired");
+        int r = f->now_ms > l->end_ms
+                    ? mf_lease_fail_and_cancel(f, l, "its worker held it longer than its limit")
+                    : mf_lease_release(f, l, "its lease expired");
         if (r < 0)
             return r;
         i = 0;
@@ -609,7 +663,7 @@ static int restore_result(void *context, const struct mf_result_row *row)
         item->verified = row->verified;
         l->n_left--;
         if (row->step && row->status == MF_STATUS_OK)
-            mf_best_times_add(&l->best, item->covers, row->us);
+            mf_best_times_add(&l->best, item->covers, l->worker, row->us);
     }
     return 0;
 }
@@ -647,6 +701,8 @@ static int reload_lease(struct mf_farm *f, int64_t unit)
         r = build_message(f, l, body, NULL);
     for (size_t i = 0; r == 0 && l->kind == MF_UNIT_PROBE && i < l->n; i++)
         r = add_step(f, &l->items[i], l->items[i].id, NULL);
+    if (r == 0)
+        limit_lease(f, l);
     if (r == 0)
         r = mf_store_results_of_unit(f->store, unit, row.attempt, restore_result, l);
     return r == 0 && l->attempt > 1 && l->kind == MF_UNIT_PROBE ? skip_decided(f, l) : r;

@@ -332,8 +332,9 @@ function drawWorker(w) {
   const simulated = w.simulated ? ' · simulated' : '', sandbox = w.sandbox ? ' · sandbox: ' + w.sandbox : '';
   const measuring = percent((w.busy.timing || 0) + (w.busy.verify || 0));
   return el('div', { class: 'cardbox', 'data-worker': w.id },
-    el('h3', {}, el('span', { class: 'mono', text: w.name }), badge(w.state)),
+    el('h3', {}, el('span', { class: 'mono', text: w.name }), badge(w.quarantined ? 'quarantined' : w.state)),
     el('p', { class: 'small' }, `${w.class} · ${w.model}${simulated} · ${w.host}${sandbox}`),
+    w.quarantined ? note(`Quarantined: ${w.quarantined}. It gets no units.`) : null,
     stackedBar(parts, 1, `time of ${w.name}: ` + shares.join(', '), true),
     el('p', { class: 'mono', text: w.step || (w.state === 'busy' ? 'preparing' : '—') }),
     el('p', {

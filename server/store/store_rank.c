@@ -284,37 +284,41 @@ int mf_store_forecast_ratios_each(struct mf_store *s, int64_t batch, mf_forecast
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(s,
-                   "SELECT g.class, p.structure, r.us, p.sum_us FROM task g JOIN pipeline p ON p.task = g.id"
+                   "SELECT g.model, p.structure, r.worker, r.us, p.sum_us FROM task g"
+                   " JOIN pipeline p ON p.task = g.id"
                    " JOIN result r ON r.task = g.id AND r.step IS NULL AND r.final = 1 AND r.pipeline = p.id"
                    " WHERE g.batch = ? AND r.status = 'ok' AND r.us > 0 AND p.sum_us > 0"
-                   " ORDER BY g.class, p.structure, p.id",
+                   " ORDER BY g.model, p.structure, r.worker, p.id",
                    &q, "i", batch);
-    while (r >= 0 && (r = mf_sql_next(q)) > 0)
-        r = fn(context, mf_sql_i64(q, 0), mf_sql_text(q, 1), log(mf_sql_double(q, 2) / mf_sql_double(q, 3)));
+    while (r >= 0 && (r = mf_sql_next(q)) > 0) {
+        struct mf_ratio_key key = {
+            .model = mf_sql_i64(q, 0), .structure = mf_sql_text(q, 1), .worker = mf_sql_i64(q, 2)};
+        r = fn(context, &key, log(mf_sql_double(q, 3) / mf_sql_double(q, 4)));
+    }
     return r;
 }
 
-int mf_store_ratio_add(struct mf_store *s, int64_t class, const char *structure, int64_t batch, int64_t n,
+int mf_store_ratio_add(struct mf_store *s, const struct mf_ratio_key *key, int64_t batch, int64_t n,
                        double log_ratio, double log_spread)
 {
-    return mf_sql_write(s,
-                        "INSERT INTO structure_ratio (class, structure, batch, n, log_ratio, log_spread)"
-                        " VALUES (?, ?, ?, ?, ?, ?)",
-                        "itiidd", class, structure, batch, n, log_ratio, log_spread);
+    return mf_sql_write(
+        s,
+        "INSERT INTO structure_ratio (model, structure, batch, worker, n, log_ratio, log_spread)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?)",
+        "itiiidd", key->model, key->structure, batch, key->worker, n, log_ratio, log_spread);
 }
 
-int mf_store_ratio_get(struct mf_store *s, int64_t class, const char *structure, int64_t before_ms,
-                       double *ret_log_ratio, double *ret_log_spread)
+int mf_store_ratios_each(struct mf_store *s, int64_t model, const char *structure, int64_t before_ms,
+                         mf_ratio_fn fn, void *context)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql_first(s,
-                         "SELECT sum(r.n * r.log_ratio) / sum(r.n), sum(r.n * r.log_spread) / sum(r.n)"
-                         " FROM structure_ratio r JOIN batch b ON b.id = r.batch"
-                         " WHERE r.class = ? AND r.structure = ? AND b.ended_ms <= ?",
-                         &q, "iti", class, structure, before_ms);
-    if (r <= 0 || mf_sql_null(q, 0))
-        return r < 0 ? r : 0;
-    *ret_log_ratio = mf_sql_double(q, 0);
-    *ret_log_spread = mf_sql_double(q, 1);
-    return 1;
+    int r = mf_sql(s,
+                   "SELECT r.worker, sum(r.n * r.log_ratio) / sum(r.n), sum(r.n * r.log_spread) / sum(r.n)"
+                   " FROM structure_ratio r JOIN batch b ON b.id = r.batch JOIN worker w ON w.id = r.worker"
+                   " WHERE r.model = ? AND r.structure = ? AND b.ended_ms <= ? AND w.quarantined = ''"
+                   " GROUP BY r.worker ORDER BY r.worker",
+                   &q, "iti", model, structure, before_ms);
+    while (r >= 0 && (r = mf_sql_next(q)) > 0)
+        r = fn(context, mf_sql_i64(q, 0), mf_sql_double(q, 1), mf_sql_double(q, 2));
+    return r;
 }

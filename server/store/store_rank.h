@@ -117,13 +117,20 @@ typedef int (*mf_survivor_fn)(void *context, int64_t pipeline, double us, int bl
 int mf_store_survivors_each(struct mf_store *s, int64_t task, const char *layout, mf_survivor_fn fn,
                             void *context);
 
-/* Called for each raced pipeline of a batch, ordered by class and structure. log_ratio: ln(measured time /
- * sum of step times). */
-typedef int (*mf_forecast_ratio_fn)(void *context, int64_t class, const char *structure, double log_ratio);
+/* The pipelines whose ratios are counted together. */
+struct mf_ratio_key {
+    int64_t model, worker;
+    const char *structure;
+};
+/* Called for each raced pipeline of a batch, ordered by key. log_ratio: ln(measured time / sum of step
+ * times).
+ * */
+typedef int (*mf_forecast_ratio_fn)(void *context, const struct mf_ratio_key *key, double log_ratio);
 int mf_store_forecast_ratios_each(struct mf_store *s, int64_t batch, mf_forecast_ratio_fn fn, void *context);
-int mf_store_ratio_add(struct mf_store *s, int64_t class, const char *structure, int64_t batch, int64_t n,
+int mf_store_ratio_add(struct mf_store *s, const struct mf_ratio_key *key, int64_t batch, int64_t n,
                        double log_ratio, double log_spread);
-/* Reads the mean ratio and spread of a structure over the batches that had ended by before_ms. Returns 1, or
- * 0 if there is no data. */
-int mf_store_ratio_get(struct mf_store *s, int64_t class, const char *structure, int64_t before_ms,
-                       double *ret_log_ratio, double *ret_log_spread);
+/* Called with the mean ratio and spread of each trusted worker, over the batches that had ended by
+ * before_ms. */
+typedef int (*mf_ratio_fn)(void *context, int64_t worker, double log_ratio, double log_spread);
+int mf_store_ratios_each(struct mf_store *s, int64_t model, const char *structure, int64_t before_ms,
+                         mf_ratio_fn fn, void *context);

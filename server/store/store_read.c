@@ -324,7 +324,7 @@ static void add_shares(cJSON *worker)
 static int make_worker(struct mf_sql *q, void *data, cJSON **ret)
 {
     (void)data;
-    cJSON *o = mf_row_json(q, "itttbttitiiiiitjjttj");
+    cJSON *o = mf_row_json(q, "itttbttitiiiiitjjttjt");
     if (o)
         add_shares(o);
     return take(o, ret);
@@ -341,7 +341,7 @@ int mf_read_workers(struct mf_store *s, const struct mf_page *page, struct mf_li
         "joined_ms,"
         " w.seen_ms AS seen_ms, w.n_results AS n_results, w.n_deaths AS n_deaths, w.revision AS revision,"
         " w.families AS families, w.busy AS busy_s, w.version AS version, w.sandbox AS "
-        "sandbox, m.body AS device"
+        "sandbox, w.device AS device, w.quarantined AS quarantined"
         " FROM worker w JOIN device_model m ON m.id = w.model JOIN device_class c ON c.id = m.class"
         " WHERE w.id > ?1 ORDER BY w.id LIMIT ?2",
         &q, "ii", page->id, (int64_t)page->limit + 1);

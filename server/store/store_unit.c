@@ -126,10 +126,40 @@ int mf_store_unit_extend(struct mf_store *s, int64_t unit, int64_t deadline_ms)
     return mf_sql_write(s, "UPDATE unit SET deadline_ms = ? WHERE id = ?", "ii", deadline_ms, unit);
 }
 
-int mf_store_unit_release(struct mf_store *s, int64_t unit)
+int mf_store_unit_release(struct mf_store *s, int64_t unit, int64_t avoid_worker)
 {
-    return mf_sql_write(s, "UPDATE unit SET state = 'ready', worker = NULL, deadline_ms = NULL WHERE id = ?",
-                        "i", unit);
+    return mf_sql_write(s,
+                        "UPDATE unit SET state = 'ready', worker = NULL, deadline_ms = NULL,"
+                        " avoid_worker = coalesce(?, avoid_worker) WHERE id = ?",
+                        "Ii", avoid_worker, unit);
+}
+
+int mf_store_grant_add(struct mf_store *s, const struct mf_unit_row *row)
+{
+    return mf_sql_write(s, "INSERT INTO unit_grant (unit, attempt, epoch, worker) VALUES (?, ?, ?, ?)",
+                        "iiii", row->id, row->attempt, row->epoch, row->worker);
+}
+
+int mf_store_grant_get(struct mf_store *s, int64_t unit, int64_t attempt, int64_t *ret_epoch,
+                       int64_t *ret_worker)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql_first(s, "SELECT epoch, worker FROM unit_grant WHERE unit = ? AND attempt = ?", &q, "ii",
+                         unit, attempt);
+    if (r <= 0)
+        return r;
+    *ret_epoch = mf_sql_i64(q, 0);
+    *ret_worker = mf_sql_i64(q, 1);
+    return 1;
+}
+
+int mf_store_has_result(struct mf_store *s, int64_t unit, int64_t attempt, int64_t step, int64_t pipeline)
+{
+    int64_t id;
+    return mf_sql_get_i64(s,
+                          "SELECT id FROM result WHERE unit = ? AND attempt = ? AND coalesce(step, 0) = ?"
+                          " AND coalesce(pipeline, 0) = ? LIMIT 1",
+                          &id, "iiii", unit, attempt, step, pipeline);
 }
 
 int mf_store_unit_end(struct mf_store *s, int64_t unit, const char *state)
@@ -309,21 +339,6 @@ int mf_store_step_decided(struct mf_store *s, int64_t task, int64_t unit, int64_
     return r < 0 ? r : 1;
 }
 
-int mf_store_step_of_task(struct mf_store *s, int64_t task, int64_t step)
-{
-    int64_t id;
-    return mf_sql_get_i64(s,
-                          "SELECT s.id FROM task g JOIN step s ON s.enumeration = g.enumeration"
-                          " WHERE g.id = ? AND s.id = ?",
-                          &id, "ii", task, step);
-}
-
-int mf_store_pipeline_of_task(struct mf_store *s, int64_t task, int64_t pipeline)
-{
-    int64_t id;
-    return mf_sql_get_i64(s, "SELECT id FROM pipeline WHERE task = ? AND id = ?", &id, "ii", task, pipeline);
-}
-
 int mf_store_result_add(struct mf_store *s, const struct mf_result_row *row)
 {
     int r = mf_sql_run(
@@ -418,14 +433,14 @@ int mf_store_best_times(struct mf_store *s, int64_t task, mf_best_fn fn, void *c
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(s,
-                   "SELECT s.covers, min(r.us) FROM result r JOIN step s ON s.id = r.step"
-                   " WHERE r.task = ? AND r.final = 1 AND r.status = 'ok' GROUP BY s.covers",
+                   "SELECT s.covers, min(r.us), r.worker FROM result r JOIN step s ON s.id = r.step"
+                   " WHERE r.task = ? AND r.final = 1 AND r.status = 'ok' GROUP BY s.covers, r.worker",
                    &q, "i", task);
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         mf_ops covers;
         r = mf_ops_parse(mf_sql_text(q, 0), &covers);
         if (r == 0)
-            fn(context, covers, mf_sql_double(q, 1));
+            fn(context, covers, mf_sql_i64(q, 2), mf_sql_double(q, 1));
     }
     return r;
 }

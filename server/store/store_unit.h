@@ -45,8 +45,14 @@ int mf_store_unit_lease(struct mf_store *s, const struct mf_slot *slot, enum mf_
 typedef int (*mf_row_fn)(void *context, const char *row);
 int mf_store_next_shapes(struct mf_store *s, int64_t class, int64_t limit, mf_row_fn fn, void *context);
 int mf_store_unit_extend(struct mf_store *s, int64_t unit, int64_t deadline_ms);
-/* Sets the unit's state back to ready. */
-int mf_store_unit_release(struct mf_store *s, int64_t unit);
+/* Sets the unit's state back to ready. avoid_worker: worker that runs the unit only if no other worker can;
+ * 0: as before. */
+int mf_store_unit_release(struct mf_store *s, int64_t unit, int64_t avoid_worker);
+/* Records that the worker of the row got the attempt of the row. */
+int mf_store_grant_add(struct mf_store *s, const struct mf_unit_row *row);
+/* Returns 1, or 0 if the attempt was never granted. */
+int mf_store_grant_get(struct mf_store *s, int64_t unit, int64_t attempt, int64_t *ret_epoch,
+                       int64_t *ret_worker);
 int mf_store_unit_end(struct mf_store *s, int64_t unit, const char *state);
 /* Reads a unit. -ENOENT: no such unit. */
 int mf_store_unit_get(struct mf_store *s, int64_t unit, struct mf_unit_row *ret);
@@ -92,9 +98,8 @@ int mf_store_step_get(struct mf_store *s, int64_t step, struct mf_step_row *ret,
  * the step killed a runner in an earlier attempt and is retried in another unit. Returns 0 otherwise. */
 int mf_store_step_decided(struct mf_store *s, int64_t task, int64_t unit, int64_t step, enum mf_status *ret,
                           double *ret_us);
-/* Return 1 if the step belongs to the task's enumeration, or the pipeline to the task; otherwise 0. */
-int mf_store_step_of_task(struct mf_store *s, int64_t task, int64_t step);
-int mf_store_pipeline_of_task(struct mf_store *s, int64_t task, int64_t pipeline);
+/* Returns 1 if the attempt has a result of the step or pipeline, otherwise 0. step or pipeline is 0. */
+int mf_store_has_result(struct mf_store *s, int64_t unit, int64_t attempt, int64_t step, int64_t pipeline);
 
 /* ---- results ---- */
 struct mf_result_row {
@@ -125,7 +130,7 @@ int mf_store_pipeline_result(struct mf_store *s, int64_t unit, int64_t attempt, 
 /* Makes the unit's results non-deciding, because its race runs again. The results stay in the database. */
 int mf_store_results_clear_final(struct mf_store *s, int64_t unit);
 /* Called with the best time of a task for each set of covered ops. */
-typedef void (*mf_best_fn)(void *context, mf_ops covers, double us);
+typedef void (*mf_best_fn)(void *context, mf_ops covers, int64_t worker, double us);
 int mf_store_best_times(struct mf_store *s, int64_t task, mf_best_fn fn, void *context);
 
 /* ---- crashed and hung steps ---- */

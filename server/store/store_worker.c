@@ -55,36 +55,22 @@ int mf_store_class_get(struct mf_store *s, int64_t id, struct mf_device_class *r
 int mf_store_model(struct mf_store *s, int64_t class, const char *name, bool simulated, const char *body,
                    int64_t *ret)
 {
-    int64_t known = 0;
-    int r = mf_sql_get_i64(s, "SELECT simulated FROM device_model WHERE class = ? AND name = ?", &known, "it",
-                           class, name);
-    if (r < 0)
-        return r;
-    if (r > 0 && known != simulated)
-        return 1;
-    r = mf_sql_get_i64(s,
-                       "INSERT INTO device_model (class, name, simulated, body) VALUES (?, ?, ?, ?)"
-                       " ON CONFLICT (class, name) DO UPDATE SET body = excluded.body RETURNING id",
-                       ret, "itit", class, name, (int64_t)simulated, body);
+    int r = mf_sql_get_i64(s,
+                           "INSERT INTO device_model (class, name, simulated, body) VALUES (?, ?, ?, ?)"
+                           " ON CONFLICT (class, name, simulated) DO UPDATE SET name = name RETURNING id",
+                           ret, "itit", class, name, (int64_t)simulated, body);
     return r < 0 ? r : 0;
 }
 
-int mf_store_model_update(struct mf_store *s, int64_t model, const char *body)
+int mf_store_worker_device(struct mf_store *s, int64_t worker, int64_t model, const char *body)
 {
-    return mf_sql_run(s, "UPDATE device_model SET body = ? WHERE id = ?", "ti", body, model);
-}
-
-int mf_store_model_body(struct mf_store *s, int64_t model, char **ret)
-{
-    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql_first(s, "SELECT body FROM device_model WHERE id = ?", &q, "i", model);
-    if (r <= 0)
-        return r < 0 ? r : -ENOENT;
-    char *body = strdup(mf_sql_text(q, 0));
-    if (!body)
-        return -ENOMEM;
-    *ret = body;
-    return 0;
+    int r = mf_sql_write(s, "UPDATE worker SET device = ? WHERE id = ?", "ti", body, worker);
+    if (r < 0)
+        return r;
+    return mf_sql_write(s,
+                        "UPDATE device_model SET body = coalesce((SELECT device FROM worker WHERE model = ?1"
+                        " AND quarantined = '' AND device <> '{}' ORDER BY id LIMIT 1), body) WHERE id = ?1",
+                        "i", model);
 }
 
 int mf_store_worker_model(struct mf_store *s, const char *name, int64_t *ret_model)
@@ -109,7 +95,7 @@ int mf_store_worker_hello(struct mf_store *s, const struct mf_worker_row *row, i
         " joined_ms, seen_ms, sandbox) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 'idle', ?9, ?9, ?10)"
         " ON CONFLICT (name) DO UPDATE SET instance = ?2, host = ?4, pid = ?5, version = ?6, sandbox = ?10,"
         " revision = ?7, families = ?8, state = 'idle', unit = NULL, step = '', seen_ms = ?9"
-        " RETURNING id, n_results, n_deaths, busy",
+        " RETURNING id, n_results, n_deaths, busy, quarantined <> ''",
         &q, "ttititttit", row->name, row->instance, row->model, row->host, row->pid, row->version,
         row->revision, row->families, now_ms, row->sandbox);
     if (r <= 0)
@@ -118,7 +104,9 @@ int mf_store_worker_hello(struct mf_store *s, const struct mf_worker_row *row, i
     slot->n_results = mf_sql_i64(q, 1);
     slot->n_deaths = mf_sql_i64(q, 2);
     read_busy(mf_sql_text(q, 3), slot);
-    return 0;
+    slot->quarantined = mf_sql_i64(q, 4) != 0;
+    mf_sql_done(MF_TAKE(q));
+    return mf_store_worker_device(s, slot->id, row->model, row->device);
 }
 
 int mf_store_worker_save(struct mf_store *s, const struct mf_slot *slot, const char *state, int64_t now_ms)
@@ -138,4 +126,74 @@ int mf_store_workers_live(struct mf_store *s, int64_t *ret)
 {
     int r = mf_sql_get_i64(s, "SELECT count(*) FROM worker WHERE state IN ('idle', 'busy')", ret, "");
     return r < 0 ? r : 0;
+}
+
+/* ---- trust ---- */
+
+int mf_store_worker_quarantine(struct mf_store *s, int64_t worker, const char *reason)
+{
+    return mf_sql_write(s, "UPDATE worker SET quarantined = ?, n_undone = 0 WHERE id = ?", "ti", reason,
+                        worker);
+}
+
+int mf_store_worker_quarantined(struct mf_store *s, int64_t worker, char ret_name[MF_WORKER_NAME_MAX])
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql_first(s, "SELECT name FROM worker WHERE id = ? AND quarantined <> ''", &q, "i", worker);
+    if (r <= 0)
+        return r;
+    r = mf_copy(ret_name, MF_WORKER_NAME_MAX, mf_sql_text(q, 0));
+    return r < 0 ? r : 1;
+}
+
+int mf_store_worker_add_undone(struct mf_store *s, const char *name, int64_t *ret_worker, int64_t *ret_n)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql_first(s,
+                         "UPDATE worker SET n_undone = n_undone + 1 WHERE name = ? AND quarantined = ''"
+                         " RETURNING id, n_undone",
+                         &q, "t", name);
+    if (r <= 0)
+        return r;
+    *ret_worker = mf_sql_i64(q, 0);
+    *ret_n = mf_sql_i64(q, 1);
+    return 1;
+}
+
+int mf_store_worker_claims_each(struct mf_store *s, int64_t class, const char *model, mf_worker_claim_fn fn,
+                                void *context)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(s,
+                   "SELECT w.id, w.name, w.quarantined, m.simulated FROM device_model m"
+                   " JOIN worker w ON w.model = m.id WHERE m.class = ? AND m.name = ? ORDER BY w.id",
+                   &q, "it", class, model);
+    while (r >= 0 && (r = mf_sql_next(q)) > 0)
+        r = fn(context, &(struct mf_worker_claim){.worker = mf_sql_i64(q, 0),
+                                                  .name = mf_sql_text(q, 1),
+                                                  .quarantined = mf_sql_text(q, 2),
+                                                  .simulated = mf_sql_i64(q, 3) != 0});
+    return r;
+}
+
+int mf_store_gaps_each(struct mf_store *s, int64_t model, mf_gap_fn fn, void *context)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(s,
+                   "SELECT json_extract(device, '$.gap_us') AS gap FROM worker WHERE model = ? AND"
+                   " quarantined = '' AND typeof(gap) IN ('integer', 'real') ORDER BY id",
+                   &q, "i", model);
+    while (r >= 0 && (r = mf_sql_next(q)) > 0)
+        r = fn(context, mf_sql_double(q, 0));
+    return r;
+}
+
+int mf_store_worker_is_alone(struct mf_store *s, int64_t model, int64_t worker)
+{
+    int64_t n = 0;
+    int r = mf_sql_get_i64(s,
+                           "SELECT count(*) FROM worker WHERE model = ? AND id <> ? AND quarantined = ''"
+                           " AND n_results > 0",
+                           &n, "ii", model, worker);
+    return r < 0 ? r : n == 0;
 }

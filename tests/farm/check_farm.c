@@ -502,11 +502,6 @@ static const struct bad bad_messages[] = {
      "{\"worker\":\"first\",\"instance\":\"other\",\"class\":\"gfx942/"
      "304\",\"model\":\"n\",\"device\":{},\"revision\":\"r\",\"families\":[]}",
      "name_taken"},
-    {"a real device of a simulated model", MF_MESSAGE_HELLO,
-     "{\"worker\":\"w2\",\"instance\":\"x\",\"class\":\"gfx942/"
-     "304\",\"model\":\"m\",\"device\":{},\"revision\":\"r\",\"families\":[],"
-     "\"simulated\":false}",
-     "class_conflict"},
     {"a name with spaces", MF_MESSAGE_HELLO,
      "{\"worker\":\"a "
      "b\",\"instance\":\"x\",\"class\":\"gfx942/"

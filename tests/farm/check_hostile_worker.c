@@ -328,6 +328,421 @@ MF_TEST(undoes_a_message_that_cannot_be_applied)
     stop(&f);
 }
 
+/* ---- statistics ---- */
+
+static double slow_race(const struct fake_worker *w, const cJSON *unit, const cJSON *pipeline)
+{
+    (void)w;
+    (void)unit;
+    (void)pipeline;
+    return 80;
+}
+
+static double absurd_race(const struct fake_worker *w, const cJSON *unit, const cJSON *pipeline)
+{
+    (void)w;
+    (void)unit;
+    (void)pipeline;
+    return 1e6;
+}
+
+/* Returns the largest forecast correction of the batch's pipelines. */
+static double correction(const struct farm *f, int64_t batch)
+{
+    char sql[200];
+    (void)snprintf(sql, sizeof(sql),
+                   "SELECT max(forecast_us / sum_us) FROM pipeline p JOIN task g ON g.id = p.task"
+                   " WHERE g.batch = %" PRId64,
+                   batch);
+    return query_number(f, sql);
+}
+
+/* Runs a batch on one worker and returns the largest correction of its forecasts. The other workers are idle.
+ */
+static double run_batch(struct farm *f, struct fake_worker *w, int seed)
+{
+    char query[40];
+    (void)snprintf(query, sizeof(query), "&seed=%d", seed);
+    int64_t batch = submit(f, 1, query);
+    finish(f, w, batch);
+    /* the worker is left without credit, so that the next batch runs on another worker */
+    ck_assert_int_eq(fake_worker_send(w, MF_MESSAGE_READY, "{\"credit\":0}"), 0);
+    return correction(f, batch);
+}
+
+/* The races of a hostile worker take 80 times as long as its steps. Its own forecasts are corrected, as on
+ * any device where it is the only one of its model. The forecasts of other workers are not, until a second
+ * worker confirms a ratio. */
+MF_TEST(ratios_need_a_second_worker)
+{
+    struct farm f;
+    struct fake_worker hostile, b, c;
+    start(&f);
+    join(&f, &hostile, "hostile");
+    hostile.factor = slow_race;
+    ck_assert_double_eq_tol(run_batch(&f, &hostile, 1), 1, 1e-9);
+    ck_assert_double_gt(run_batch(&f, &hostile, 2), 50);
+    join(&f, &b, "b");
+    ck_assert_double_eq_tol(run_batch(&f, &b, 3), 1, 1e-9); /* b has no ratio to confirm the 80 */
+    ck_assert_double_eq_tol(run_batch(&f, &b, 4), 1, 1e-9); /* the two disagree */
+    join(&f, &c, "c");
+    (void)run_batch(&f, &c, 5);
+    ck_assert_double_lt(run_batch(&f, &b, 6), 1.1); /* c confirms b */
+    ck_assert_double_lt(run_batch(&f, &c, 7), 1.1);
+    fake_worker_close(&hostile);
+    fake_worker_close(&b);
+    fake_worker_close(&c);
+    stop(&f);
+}
+
+/* A race that takes a million times as long as its steps says nothing about its structure. */
+MF_TEST(drops_absurd_ratios)
+{
+    struct farm f;
+    struct fake_worker w;
+    start(&f);
+    join(&f, &w, "w");
+    w.factor = absurd_race;
+    (void)run_batch(&f, &w, 1);
+    ck_assert_double_eq(query_number(&f, "SELECT count(*) FROM structure_ratio"), 0);
+    ck_assert_double_eq_tol(run_batch(&f, &w, 2), 1, 1e-9);
+    fake_worker_close(&w);
+    stop(&f);
+}
+
+/* Deviation of the launch gap that the farm added to its forecasts from 0.5 us per step. */
+static const char gap_sql[] =
+    "SELECT max(abs(p.sum_us - 0.5 * json_array_length(p.steps) - (SELECT sum(r.us) FROM json_each(p.steps) j"
+    " JOIN result r ON r.step = j.value AND r.task = p.task AND r.final = 1))) FROM pipeline p";
+
+MF_TEST(launch_gap_needs_a_majority)
+{
+    struct farm f;
+    struct fake_worker a, hostile, c;
+    start(&f);
+    join(&f, &a, "a");
+    ck_assert_int_eq(fake_worker_open(&hostile, f.zmq, f.process.hub, "hostile"), 0);
+    hostile.gap_us = 1e5;
+    ck_assert_int_eq(fake_worker_greet(&hostile, "[]", LIMIT_MS), 0);
+    join(&f, &c, "c");
+    _cleanup_(mf_freep) char *body = query_text(&f, "SELECT body FROM device_model");
+    ck_assert_msg(strstr(body, "\"gap_us\":0.5"), "%s", body);
+    (void)run_batch(&f, &a, 1);
+    ck_assert_double_lt(query_number(&f, gap_sql), 1e-6);
+    fake_worker_close(&a);
+    fake_worker_close(&hostile);
+    fake_worker_close(&c);
+    stop(&f);
+}
+
+static double fast_steps(const struct fake_worker *w, const char *name)
+{
+    (void)w;
+    (void)name;
+    return 1; /* at the device's peak */
+}
+
+/* The best times of a UNIT let a worker drop slow steps early. False times of another worker are not in them.
+ */
+MF_TEST(best_times_need_a_second_worker)
+{
+    struct farm f;
+    struct fake_worker hostile, b;
+    const cJSON *best;
+    start(&f);
+    ck_assert_int_eq(fake_worker_open(&hostile, f.zmq, f.process.hub, "hostile"), 0);
+    ck_assert_int_eq(fake_worker_open(&b, f.zmq, f.process.hub, "b"), 0);
+    hostile.real = b.real = true;
+    hostile.us = fast_steps;
+    ck_assert_int_eq(fake_worker_greet(&hostile, "[]", LIMIT_MS), 0);
+    ck_assert_int_eq(fake_worker_greet(&b, "[]", LIMIT_MS), 0);
+    (void)submit(&f, 1, "");
+    _cleanup_(cJSON_Deletep) cJSON *first = fake_worker_work_until(&hostile, "probe", LIMIT_MS);
+    ck_assert_ptr_nonnull(first);
+    ck_assert_int_eq(fake_worker_answer(&hostile, first), 0);
+    ck_assert_int_eq(fake_worker_ready(&hostile), 0);
+    _cleanup_(cJSON_Deletep) cJSON *own = fake_worker_await(&hostile, MF_MESSAGE_UNIT, LIMIT_MS);
+    ck_assert_int_gt(cJSON_GetArraySize(mf_json_object(own, "best_us")), 0);
+    ck_assert_int_eq(fake_worker_send(&hostile, MF_MESSAGE_BYE, "{}"), 0);
+    ck_assert_int_eq(fake_worker_ready(&b), 0);
+    _cleanup_(cJSON_Deletep) cJSON *second = fake_worker_await(&b, MF_MESSAGE_UNIT, LIMIT_MS);
+    ck_assert_ptr_nonnull(mf_json_object(second, "best_us"));
+    cJSON_ArrayForEach (best, mf_json_object(second, "best_us"))
+        ck_assert_msg(best->valuedouble >= 10, "%s: %g us", best->string, best->valuedouble);
+    fake_worker_close(&hostile);
+    fake_worker_close(&b);
+    stop(&f);
+}
+
+/* Returns the reason why the worker is quarantined, from the API; "": it is not. The caller frees it. */
+static char *quarantine_of(struct farm *f, const char *name)
+{
+    int status = 0;
+    const cJSON *worker;
+    _cleanup_(mf_freep) char *answer =
+        farm_process_http(&f->process, "GET", "/api/v1/workers", "", "", &status);
+    _cleanup_(cJSON_Deletep) cJSON *list = mf_json_parse(answer, strlen(answer), 1u << 20);
+    cJSON_ArrayForEach (worker, mf_json_array(list, "items")) {
+        const char *found = "", *reason = "";
+        (void)mf_json_text(worker, "name", &found);
+        ck_assert_int_eq(mf_json_text(worker, "quarantined", &reason), 0);
+        if (strcmp(found, name) == 0)
+            return strdup(reason);
+    }
+    ck_abort_msg("no worker %s", name);
+    return NULL;
+}
+
+static void expect_quarantine(struct farm *f, const char *name, const char *text)
+{
+    _cleanup_(mf_freep) char *reason = quarantine_of(f, name);
+    ck_assert_msg(*text ? strstr(reason, text) != NULL : !*reason, "%s: \"%s\", expected \"%s\"", name,
+                  reason, text);
+}
+
+/* A worker claims first that the model is a real device. Honest workers of the same model name still connect.
+ * With one of each, the older worker is trusted; with two honest workers, the majority is. */
+MF_TEST(false_claim_does_not_lock_others_out)
+{
+    struct farm f;
+    struct fake_worker hostile, a, b;
+    start(&f);
+    ck_assert_int_eq(fake_worker_open(&hostile, f.zmq, f.process.hub, "hostile"), 0);
+    hostile.real = true;
+    ck_assert_int_eq(fake_worker_greet(&hostile, "[]", LIMIT_MS), 0);
+    join(&f, &a, "a");
+    expect_quarantine(&f, "hostile", "");
+    expect_quarantine(&f, "a", "it claims that model m is simulated; 1 of 2");
+    join(&f, &b, "b");
+    expect_quarantine(&f, "hostile", "it claims that model m is a real device; 2 of 3");
+    expect_quarantine(&f, "a", "");
+    expect_quarantine(&f, "b", "");
+    log_has(&f, "quarantined worker hostile: it claims");
+    int64_t batch = submit(&f, 1, "");
+    ck_assert_int_eq(fake_worker_ready(&hostile), 0);
+    finish(&f, &a, batch);
+    ck_assert_double_eq(query_number(&f, "SELECT count(*) FROM result r JOIN worker w ON w.id = r.worker"
+                                         " WHERE w.name = 'hostile'"),
+                        0);
+    fake_worker_close(&hostile);
+    fake_worker_close(&a);
+    fake_worker_close(&b);
+    stop(&f);
+}
+
+/* An admin ends the quarantine of a worker whose messages could not be applied. */
+MF_TEST(quarantines_after_undone_messages)
+{
+    struct farm f;
+    struct fake_worker w;
+    int status = 0;
+    start(&f);
+    join(&f, &w, "w");
+    int64_t batch = submit(&f, 1, "");
+    _cleanup_(cJSON_Deletep) cJSON *race = fake_worker_work_until(&w, "race", LIMIT_MS);
+    ck_assert_ptr_nonnull(race);
+    run_sql(&f, "CREATE TRIGGER planted BEFORE INSERT ON config BEGIN SELECT RAISE(ABORT, 'planted'); END");
+    for (int i = 0; i < 3; i++) {
+        char key[FAKE_UNIT_KEY_MAX], running[FAKE_UNIT_KEY_MAX + 4];
+        expect_quarantine(&f, "w", "");
+        ck_assert_int_eq(fake_worker_answer(&w, race), 0);
+        expect_refusal(&w, "cannot be applied");
+        fake_unit_key(race, key);
+        mf_format(running, sizeof(running), "[{%s}]", key);
+        ck_assert_int_eq(fake_worker_greet(&w, running, LIMIT_MS), 0);
+    }
+    expect_quarantine(&f, "w", "messages that cannot be applied");
+    run_sql(&f, "DROP TRIGGER planted");
+    free(farm_process_http(&f.process, "POST", "/api/v1/workers/1/revive", "", "", &status));
+    ck_assert_int_eq(status, 200);
+    free(farm_process_http(&f.process, "POST", "/api/v1/workers/1/revive", "", "", &status));
+    ck_assert_int_eq(status, 404);
+    expect_quarantine(&f, "w", "");
+    finish(&f, &w, batch);
+    fake_worker_close(&w);
+    stop(&f);
+}
+
+/* ---- lies ---- */
+
+/* Sends the results of a race. The named pipeline gets `members` instead of correct ones; the closing result
+ * names it as the winner, with the time race_us. */
+static void lie_about(struct fake_worker *w, const cJSON *race, int64_t liar, const char *members,
+                      const char *race_us)
+{
+    char key[FAKE_UNIT_KEY_MAX];
+    int n = fake_unit_results(race) - 1;
+    fake_unit_key(race, key);
+    for (int i = 0; i < n; i++) {
+        int64_t id = 0;
+        (void)mf_json_i64(cJSON_GetArrayItem(mf_json_array(race, "pipelines"), i), "id", 1, INT64_MAX, &id);
+        if (id != liar || !members)
+            ck_assert_int_eq(fake_worker_result(w, race, i), 0);
+        else
+            ck_assert_int_eq(fake_worker_send(w, MF_MESSAGE_RESULT,
+                                              "{%s,\"seq\":%d,\"status\":\"ok\",\"pipeline\":%" PRId64 ",%s}",
+                                              key, i + 1, id, members),
+                             0);
+    }
+    ck_assert_int_eq(fake_worker_send(w, MF_MESSAGE_RESULT,
+                                      "{%s,\"seq\":%d,\"status\":\"ok\",\"last\":true,\"race\":{\"winner\":"
+                                      "%" PRId64 ",\"ties\":[],\"us\":%s,\"mad\":0}}",
+                                      key, n + 1, liar, race_us),
+                     0);
+}
+
+static const struct {
+    const char *members, *race_us;
+} lies[] = {
+    {NULL, "1e-6"},                       /* shorter than any kernel */
+    {NULL, "0.002"},                      /* above the device's peak */
+    {"\"us\":0.5,\"verified\":0", "0.5"}, /* never verified */
+    {"\"us\":0.5,\"verified\":1", "0.5"},
+    {"\"us\":0.002,\"verified\":2", "0.002"},
+};
+
+/* A false winner does not win; another pipeline of the race does. */
+MF_TEST(false_winner_does_not_win, .rows = MF_ARRAY_LEN(lies))
+{
+    struct farm f;
+    struct fake_worker w;
+    start(&f);
+    join(&f, &w, "w");
+    int64_t batch = submit(&f, 1, "&layout=free");
+    _cleanup_(cJSON_Deletep) cJSON *race = fake_worker_work_until(&w, "race", LIMIT_MS);
+    ck_assert_ptr_nonnull(race);
+    int64_t liar = first_item(race);
+    lie_about(&w, race, liar, lies[_i].members, lies[_i].race_us);
+    finish(&f, &w, batch);
+    ck_assert_double_gt(query_number(&f, "SELECT us FROM config"), 5);
+    ck_assert(query_number(&f, "SELECT pipeline FROM config") != (double)liar);
+    fake_worker_close(&w);
+    stop(&f);
+}
+
+/* Only the worker that had an attempt may send its results late, and only one for each step. */
+MF_TEST(late_results_need_their_owner)
+{
+    struct farm f;
+    struct fake_worker a, b;
+    char key[FAKE_UNIT_KEY_MAX];
+    start(&f);
+    join(&f, &a, "a");
+    join(&f, &b, "b");
+    (void)submit(&f, 1, "");
+    _cleanup_(cJSON_Deletep) cJSON *first = fake_worker_work_until(&a, "probe", LIMIT_MS);
+    ck_assert_ptr_nonnull(first);
+    ck_assert_int_eq(fake_worker_send(&a, MF_MESSAGE_BYE, "{}"), 0);
+    ck_assert_int_eq(fake_worker_ready(&b), 0);
+    _cleanup_(cJSON_Deletep) cJSON *second = fake_worker_await(&b, MF_MESSAGE_UNIT, LIMIT_MS);
+    ck_assert_ptr_nonnull(second);
+    ck_assert_double_eq(cJSON_GetNumberValue(cJSON_GetObjectItem(second, "attempt")), 2);
+    ck_assert_int_eq(fake_worker_result(&b, first, 0), 0);
+    expect_refusal(&b, "granted to another worker");
+    ck_assert_int_eq(fake_worker_greet(&a, "[]", LIMIT_MS), 0);
+    fake_unit_key(first, key);
+    for (int seq = 1; seq <= 20; seq++) {
+        ck_assert_int_eq(fake_worker_send(&a, MF_MESSAGE_RESULT,
+                                          "{%s,\"seq\":%d,\"step\":%" PRId64 ",\"status\":\"ok\",\"us\":5}",
+                                          key, seq, first_item(first)),
+                         0);
+        _cleanup_(cJSON_Deletep) cJSON *ack = fake_worker_await(&a, MF_MESSAGE_ACK, LIMIT_MS);
+        ck_assert_ptr_nonnull(ack);
+    }
+    ck_assert_double_eq(query_number(&f, "SELECT count(*) FROM result WHERE late = 1"), 1);
+    ck_assert_int_eq(fake_worker_send(&a, MF_MESSAGE_RESULT,
+                                      "{%s,\"seq\":99,\"step\":123456,\"status\":\"ok\",\"us\":5}", key),
+                     0);
+    expect_refusal(&a, "not in this unit");
+    fake_worker_close(&a);
+    fake_worker_close(&b);
+    stop(&f);
+}
+
+/* A race has one closing result, so its rows are bounded. */
+MF_TEST(race_has_one_closing_result)
+{
+    struct farm f;
+    struct fake_worker w;
+    start(&f);
+    join(&f, &w, "w");
+    (void)submit(&f, 1, "");
+    _cleanup_(cJSON_Deletep) cJSON *race = fake_worker_work_until(&w, "race", LIMIT_MS);
+    ck_assert_ptr_nonnull(race);
+    send_members(&w, race, "\"race\":{\"winner\":%lld,\"us\":50}");
+    expect_refusal(&w, "expected a pipeline, or last");
+    fake_worker_close(&w);
+    stop(&f);
+}
+
+/* A worker that only sends heartbeats loses its unit to another worker. */
+MF_TEST(heartbeats_do_not_keep_a_lease)
+{
+    static const char *const more[] = {"--lease-max-s", "1", NULL};
+    struct farm f;
+    struct fake_worker idle, other;
+    char key[FAKE_UNIT_KEY_MAX];
+    start_with(&f, BEAT_MS, more);
+    join(&f, &idle, "idle");
+    int64_t batch = submit(&f, 1, "");
+    _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_work_until(&idle, "probe", LIMIT_MS);
+    ck_assert_ptr_nonnull(unit);
+    fake_unit_key(unit, key);
+    cJSON *cancel = NULL;
+    for (int64_t end = mf_now_ms() + LIMIT_MS; !cancel && mf_now_ms() < end;) {
+        (void)fake_worker_send(&idle, MF_MESSAGE_BEAT,
+                               "{\"running\":[{%s,\"step\":\"\",\"done\":0,\"total\":1}],\"busy\":{}}", key);
+        cancel = fake_worker_await(&idle, MF_MESSAGE_CANCEL, 50);
+    }
+    ck_assert_msg(cancel != NULL, "the idle worker still has its unit");
+    cJSON_Delete(cancel);
+    log_has(&f, "its worker held it longer than its limit");
+    ck_assert_int_eq(fake_worker_ready(&idle), 0);
+    join(&f, &other, "other");
+    finish(&f, &other, batch);
+    fake_worker_close(&idle);
+    fake_worker_close(&other);
+    stop(&f);
+}
+
+/* ---- sizes ---- */
+
+static int count_in_log(const struct farm *f, const char *text)
+{
+    char path[320], line[4096];
+    int n = 0;
+    (void)snprintf(path, sizeof(path), "%s/log", f->process.folder);
+    _cleanup_(mf_fclosep) FILE *log = fopen(path, "re");
+    ck_assert_ptr_nonnull(log);
+    while (fgets(line, sizeof(line), log))
+        n += strstr(line, text) != NULL;
+    return n;
+}
+
+/* The texts of HELLO that are stored have a limit, and so have the log lines that HELLO causes. */
+MF_TEST(hello_is_bounded)
+{
+    struct farm f;
+    struct fake_worker w;
+    static char family[4096];
+    start(&f);
+    join(&f, &w, "w");
+    for (int i = 0; i < 400; i++)
+        ck_assert_int_eq(fake_worker_greet(&w, "[]", LIMIT_MS), 0);
+    ck_assert_int_le(count_in_log(&f, "worker w connected"), 100);
+    memset(family, 'f', sizeof(family) - 1);
+    ck_assert_int_eq(
+        fake_worker_send(&w, MF_MESSAGE_HELLO,
+                         "{\"worker\":\"v\",\"instance\":\"i\",\"class\":\"gfx942/304\","
+                         "\"model\":\"m\",\"device\":{},\"revision\":\"r1\",\"families\":[\"%s\"],"
+                         "\"simulated\":true}",
+                         family),
+        0);
+    expect_refusal(&w, "families: expected");
+    fake_worker_close(&w);
+    stop(&f);
+}
+
 int main(void)
 {
     return mf_check_main(NULL);

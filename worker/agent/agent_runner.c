@@ -5,7 +5,7 @@
 
 #include "common/base/cpus.h"
 #include "common/moe/shape.h"
-#include "worker/agent/timeouts.h"
+#include "common/moe/timeouts.h"
 
 void mf_agent_drop_job(struct mf_agent *a, size_t i)
 {

@@ -28,3 +28,50 @@ ALTER TABLE pipeline ADD COLUMN race_mad REAL;
 UPDATE pipeline SET (race_us, race_mad) = (SELECT x.us, x.mad FROM result x WHERE x.task = pipeline.task
     AND x.step IS NULL AND x.final = 1 AND x.pipeline = pipeline.id AND x.us IS NOT NULL
     ORDER BY x.id DESC LIMIT 1);
+
+-- Who measured what: the statistics of one worker do not apply to other workers until a second one confirms
+-- them.
+
+-- A simulated and a real device of one name are two models. SQLite cannot change a UNIQUE constraint, so the
+-- table is created again. Foreign keys are checked at the end of the transaction, when the rows are back.
+PRAGMA defer_foreign_keys = ON;
+CREATE TEMP TABLE old_model AS SELECT id, class, name, simulated, body FROM device_model;
+DROP TABLE device_model;
+CREATE TABLE device_model (
+    id          INTEGER PRIMARY KEY,
+    class       INTEGER NOT NULL REFERENCES device_class,
+    name        TEXT NOT NULL,
+    simulated   INTEGER NOT NULL CHECK (simulated IN (0, 1)),
+    body        TEXT NOT NULL,
+    UNIQUE (class, name, simulated)
+) STRICT;
+INSERT INTO device_model SELECT id, class, name, simulated, body FROM old_model;
+DROP TABLE old_model;
+
+ALTER TABLE worker ADD COLUMN device TEXT NOT NULL DEFAULT '{}';
+ALTER TABLE worker ADD COLUMN quarantined TEXT NOT NULL DEFAULT '';
+ALTER TABLE worker ADD COLUMN n_undone INTEGER NOT NULL DEFAULT 0;
+UPDATE worker SET device = (SELECT body FROM device_model m WHERE m.id = worker.model);
+
+-- Of ended attempts, the worker is not known. Their late results are refused.
+CREATE TABLE unit_grant (
+    unit        INTEGER NOT NULL REFERENCES unit,
+    attempt     INTEGER NOT NULL,
+    epoch       INTEGER NOT NULL,
+    worker      INTEGER NOT NULL REFERENCES worker,
+    PRIMARY KEY (unit, attempt)
+) STRICT, WITHOUT ROWID;
+INSERT INTO unit_grant SELECT id, attempt, epoch, worker FROM unit WHERE worker IS NOT NULL;
+
+-- The old ratios do not name their workers. They are learned again.
+DROP TABLE structure_ratio;
+CREATE TABLE structure_ratio (
+    model       INTEGER NOT NULL REFERENCES device_model,
+    structure   TEXT NOT NULL,
+    batch       INTEGER NOT NULL REFERENCES batch,
+    worker      INTEGER NOT NULL REFERENCES worker,
+    n           INTEGER NOT NULL,
+    log_ratio   REAL NOT NULL,
+    log_spread  REAL NOT NULL,
+    PRIMARY KEY (model, structure, batch, worker)
+) STRICT, WITHOUT ROWID;

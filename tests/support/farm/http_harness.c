@@ -79,6 +79,12 @@ WEAK int mf_farm_cancel(struct mf_farm *f, int64_t batch)
     return batch == FIXTURE_BATCH_DONE ? 1 : batch <= FIXTURE_BATCH_WAITING ? 0 : -ENOENT;
 }
 
+WEAK int mf_farm_worker_revive(struct mf_farm *f, int64_t worker)
+{
+    mf_format(f->last_request, sizeof(f->last_request), "revive worker %lld", (long long)worker);
+    return worker == 3 ? 0 : -ENOENT;
+}
+
 WEAK int mf_farm_drain(struct mf_farm *f, int64_t worker)
 {
     mf_format(f->last_request, sizeof(f->last_request), "drain %lld", (long long)worker);

@@ -421,6 +421,8 @@ static const struct {
     {"/api/v1/batches/77/cancel", "cancel 77", 404},
     {"/api/v1/workers/3/drain", "drain 3", 200},
     {"/api/v1/workers/77/drain", "drain 77", 404},
+    {"/api/v1/workers/3/revive", "revive worker 3", 200},
+    {"/api/v1/workers/77/revive", "revive worker 77", 404},
     {"/api/v1/quarantine/12/revive?class=cpu-znver4/2", "revive 12 on cpu-znver4/2", 200},
     {"/api/v1/quarantine/1200/revive?class=cpu-znver4/2", "revive 1200", 404},
 };

@@ -247,7 +247,7 @@ static const struct {
       {3, MF_STATUS_OK, 12, 1, true, 2}},
      77,
      0},
-    /* A racer that was verified only once wins only if the runner names it as the winner. */
+    /* A racer that was verified only once never wins, even if the worker names it as the winner. */
     {{{1, MF_STATUS_OK, 10, 1, true, 2},
       {2, MF_STATUS_WRONG, 5, 1, true, 1},
       {3, MF_STATUS_OK, 9, 1, true, 1}},
@@ -258,7 +258,7 @@ static const struct {
      -1},
     {{{1, MF_STATUS_OK, 10, 1, true, 1}, {2, MF_STATUS_OK, 5, 1, true, 1}, {3, MF_STATUS_OK, 9, 1, true, 1}},
      3,
-     2},
+     -1},
     /* If the times are equal, the racer with the better forecast wins. */
     {{{1, MF_STATUS_OK, 10, 1, true, 2},
       {2, MF_STATUS_OK, 10, 1, true, 2},

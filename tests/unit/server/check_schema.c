@@ -116,7 +116,14 @@ static void create_stored(const char *sql_file, int version)
     ck_assert_msg(sqlite3_exec(db, sql, NULL, NULL, NULL) == SQLITE_OK, "%s: %s", sql_file,
                   sqlite3_errmsg(db));
     ck_assert_int_eq(sqlite3_exec(db, pragma, NULL, NULL, NULL), SQLITE_OK);
-    ck_assert_int_eq(sqlite3_exec(db, "INSERT INTO device_class VALUES (1, 'gfx942', 304)", NULL, NULL, NULL),
+    ck_assert_int_eq(sqlite3_exec(db,
+                                  "INSERT INTO device_class VALUES (1, 'gfx942', 304);"
+                                  "INSERT INTO device_model (id, class, name, simulated, body)"
+                                  " VALUES (7, 1, 'm', 1, '{\"gap_us\":3}');"
+                                  "INSERT INTO worker (name, instance, model, host, pid, version, revision,"
+                                  " families, state, joined_ms, seen_ms)"
+                                  " VALUES ('w', 'i', 7, 'h', 1, '0', 'r', '[]', 'idle', 1, 1)",
+                                  NULL, NULL, NULL),
                      SQLITE_OK);
     ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
 }
@@ -142,6 +149,10 @@ MF_TEST(stored_versions_are_migrated)
                       found.gl_pathv[i], got, expected);
         ck_assert_int_eq(query(s, "PRAGMA user_version"), mf_schema.version);
         ck_assert_int_eq(query(s, "SELECT count(*) FROM device_class"), 1);
+        ck_assert_int_eq(query(s, "SELECT json_extract(m.body, '$.gap_us') FROM worker w JOIN device_model m"
+                                  " ON m.id = w.model WHERE w.name = 'w' AND m.name = 'm'"),
+                         3);
+        ck_assert_int_eq(query(s, "SELECT count(*) FROM pragma_foreign_key_check"), 0);
         s = mf_store_free(s);
         remove_folder();
     }

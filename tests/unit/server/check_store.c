@@ -224,7 +224,8 @@ static void make_units(int n)
                                    .version = "0",
                                    .revision = "r",
                                    .families = "[]",
-                                   .sandbox = ""};
+                                   .sandbox = "",
+                                   .device = "{}"};
     slot = (struct mf_slot){.revision = "r", .name = "w"};
     ck_assert_int_eq(mf_store_class(store, &class, &slot.class_id), 0);
     ck_assert_int_eq(mf_store_model(store, slot.class_id, "m", true, "{}", &slot.model_id), 0);
@@ -350,7 +351,7 @@ MF_TEST(busy_flag_is_correct)
             ck_assert_int_ge(mf_store_units_cancel(store, task), 0);
         else if (mf_sql_get_i64(store, some, &unit, "i", (int64_t)(1 + rand_r(&seed) % 100)) > 0)
             ck_assert_int_eq(
-                what < 6 ? mf_store_unit_release(store, unit) : mf_store_unit_end(store, unit, "done"), 0);
+                what < 6 ? mf_store_unit_release(store, unit, 0) : mf_store_unit_end(store, unit, "done"), 0);
         ck_assert_int_eq(count_wrong_busy_flags(), 0);
     }
 }
@@ -407,7 +408,7 @@ MF_TEST(lease_restrictions)
     make_units(1);
     ck_assert_int_eq(lease(MF_AFFINITY_ANY, true, &attempt), 1);
     ck_assert_int_eq(attempt, 1);
-    ck_assert_int_eq(mf_store_unit_release(store, 1), 0);
+    ck_assert_int_eq(mf_store_unit_release(store, 1, 0), 0);
     ck_assert_int_eq(lease(MF_AFFINITY_ANY, true, &attempt), 1);
     ck_assert_int_eq(attempt, 2);
     /* As long as another worker exists, the unit is not leased to the worker in avoid_worker. The unit is

@@ -1,4 +1,4 @@
-#include "worker/agent/timeouts.h"
+#include "common/moe/timeouts.h"
 
 #include "common/base/cleanup.h"
 
