@@ -6,6 +6,7 @@
 #include "server/http/client_address.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 
 #define CHECK_MS 50
@@ -18,6 +19,7 @@ struct mf_connection {
     uint64_t client; /* hash of the address; see client_address.h */
     enum mf_waiting waits_for;
     int64_t since_ms, deadline_ms; /* begin and deadline of the wait; INT64_MAX: no deadline */
+    bool bad_target;               /* of the last request; see mf_connection_target_is_bad */
     bool answered;                 /* a request was answered on this connection */
     bool closing;                  /* shut down; libmicrohttpd frees it soon */
     struct mf_connection *prev, *next;
@@ -95,6 +97,26 @@ void mf_connection_notify(void *http, struct MHD_Connection *connection, void **
         connection_remove(*socket_context);
         *socket_context = NULL;
     }
+}
+
+void *mf_connection_see_target(void *http, const char *target, struct MHD_Connection *connection)
+{
+    struct mf_connection *c = connection_of(connection);
+    (void)http;
+    if (!c)
+        return NULL;
+    /* A zero byte would end the path; in the query it is refused with the other bytes that are no UTF-8 */
+    const char *query = target ? strchrnul(target, '?') : NULL, *zero = target ? strstr(target, "%00") : NULL;
+    c->bad_target = !target || (zero && zero < query);
+    for (const unsigned char *p = (const unsigned char *)target; p && *p; p++)
+        c->bad_target |= *p <= ' ' || *p == 0x7f;
+    return NULL;
+}
+
+bool mf_connection_target_is_bad(struct MHD_Connection *connection)
+{
+    const struct mf_connection *c = connection_of(connection);
+    return !c || c->bad_target;
 }
 
 /* ---- deadlines ---- */

@@ -495,6 +495,8 @@ static enum MHD_Result exchange_answer(struct mf_exchange *x)
     if (!m)
         return MHD_NO;
     add_headers(m, &x->request->response, page);
+    if (x->closes)
+        (void)MHD_add_response_header(m, "Connection", "close");
     int status = x->request->response.status;
     enum MHD_Result r = MHD_queue_response(x->connection, (unsigned)status, m);
     MHD_destroy_response(m);
@@ -506,7 +508,7 @@ static enum MHD_Result exchange_answer(struct mf_exchange *x)
 
 /* Called when the headers are complete. MHD_NO closes the connection. */
 static enum MHD_Result exchange_begin(struct mf_http *h, struct MHD_Connection *connection, const char *url,
-                                      const char *method, void **state)
+                                      const char *method, const char *version, void **state)
 {
     struct mf_exchange *x = exchange_new(h, connection);
     int64_t len = 0;
@@ -514,6 +516,10 @@ static enum MHD_Result exchange_begin(struct mf_http *h, struct MHD_Connection *
         return MHD_NO;
     *state = x;
     mf_connection_waits(connection, MF_WAITS_FOR_BODY, 0);
+    if (mf_framing_check(connection, version, &x->request->response) < 0) {
+        x->refused = x->closes = true;
+        return exchange_answer(x);
+    }
     x->refused = check_origin(x, method) < 0 || find_route(x, method, url) < 0 ||
                  check_token(x, method) < 0 || check_headers(x) < 0 || check_body(x, &len) < 0 ||
                  read_query(x) < 0;
@@ -562,9 +568,8 @@ enum MHD_Result mf_exchange_handle(void *http, struct MHD_Connection *connection
                                    void **state)
 {
     struct mf_exchange *x = *state;
-    (void)version;
     if (!x)
-        return exchange_begin(http, connection, url, method, state);
+        return exchange_begin(http, connection, url, method, version, state);
     if (*len > 0 && x->state == MF_EXCHANGE_READING)
         return exchange_body(x, data, len);
     if (!x->refused && x->request)

@@ -24,8 +24,11 @@
 #define BUS_HWM 1000
 /* Memory per connection. If a header block does not fit, libmicrohttpd answers with 431. */
 #define CONNECTION_MEMORY (32u << 10)
-#define TLS_PRIORITIES    "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
-#define STREAMS_CHECK_MS  500
+/* TLS 1.2 and 1.3 with ephemeral keys and authenticated ciphers only: no RSA key exchange, no CBC */
+#define TLS_PRIORITIES                                                                     \
+    "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2:-KX-ALL:+ECDHE-ECDSA:+ECDHE-RSA:-MAC-ALL:" \
+    "+AEAD:-CIPHER-ALL:+AES-256-GCM:+CHACHA20-POLY1305:+AES-128-GCM"
+#define STREAMS_CHECK_MS 500
 
 static int open_socket(void *zmq, int type, const char *bind, const char *connect, void **ret)
 {
@@ -154,10 +157,11 @@ static int open_daemon(struct mf_http *h, char *why, size_t why_cap)
     h->daemon = MHD_start_daemon(
         flags | (h->tls ? MHD_USE_TLS : 0), 0, mf_connection_admit, h, mf_exchange_handle, h,
         MHD_OPTION_EXTERNAL_LOGGER, daemon_log, h, MHD_OPTION_LISTEN_SOCKET, (MHD_socket)h->listen_fd,
-        MHD_OPTION_NOTIFY_COMPLETED, mf_exchange_completed, h, MHD_OPTION_NOTIFY_CONNECTION,
-        mf_connection_notify, h, MHD_OPTION_CONNECTION_LIMIT, (unsigned)h->options.connections,
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)h->options.idle_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        (size_t)CONNECTION_MEMORY, MHD_OPTION_ARRAY, h->tls ? tls : tls + 3, MHD_OPTION_END);
+        MHD_OPTION_NOTIFY_COMPLETED, mf_exchange_completed, h, MHD_OPTION_URI_LOG_CALLBACK,
+        mf_connection_see_target, h, MHD_OPTION_NOTIFY_CONNECTION, mf_connection_notify, h,
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)h->options.connections, MHD_OPTION_CONNECTION_TIMEOUT,
+        (unsigned)h->options.idle_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY,
+        MHD_OPTION_ARRAY, h->tls ? tls : tls + 3, MHD_OPTION_END);
     /* the caller owns these texts and may free them after mf_http_start returns */
     o->certificate = o->key = NULL;
     if (!h->daemon)

@@ -62,6 +62,7 @@ struct mf_exchange {
     struct MHD_Connection *connection;
     enum mf_exchange_state state;
     struct mf_request *request; /* NULL while FORWARDED */
+    bool closes;                /* the connection is closed after the response */
     bool refused;               /* request->response is the refusal, and the rest of the body is discarded */
     size_t discarded;
     size_t received;   /* bytes of the body, including discarded ones */
@@ -104,9 +105,19 @@ void mf_connection_notify(void *http, struct MHD_Connection *connection, void **
 /* Begins a wait, or continues it with more bytes. n_bytes: length of the body received so far, or of the
  * response; 0 for other waits. */
 void mf_connection_waits(struct MHD_Connection *connection, enum mf_waiting waits_for, size_t n_bytes);
+/* Callback of libmicrohttpd: sees the target of a request before it is decoded. Returns NULL. */
+void *mf_connection_see_target(void *http, const char *target, struct MHD_Connection *connection);
+/* True if the target of the last request has a space, a control character or an encoded zero byte. */
+bool mf_connection_target_is_bad(struct MHD_Connection *connection);
 /* Closes the connections that are past their deadline. If connections are short, closes those that have
  * waited longest for a request. */
 void mf_connections_check(struct mf_http *h);
+
+/* framing.c */
+/* Refuses a request that another HTTP implementation could read differently: with two lengths, an unclear
+ * Host, or names and values that no header may have. libmicrohttpd 0.9.75 accepts these. Responds with 400
+ * and returns -EINVAL; the caller then closes the connection. version: "HTTP/1.1" or "HTTP/1.0" */
+int mf_framing_check(struct MHD_Connection *connection, const char *version, struct mf_response *p);
 
 /* exchange.c */
 enum MHD_Result mf_exchange_handle(void *http, struct MHD_Connection *connection, const char *url,
