@@ -57,6 +57,15 @@ int mf_key_parse(const char *text, uint8_t ret[MF_KEY_SIZE])
     return 0;
 }
 
+bool mf_key_is_weak(const uint8_t public_key[MF_KEY_SIZE])
+{
+    static const uint8_t secret[MF_KEY_SIZE] = {1};
+    uint8_t shared[MF_KEY_SIZE];
+    /* X25519 clears the low bits of the secret, so every point of low order gives zero, which libsodium
+     * reports */
+    return sodium_init() < 0 || crypto_scalarmult(shared, secret, public_key) < 0;
+}
+
 int mf_secret_hash(const uint8_t secret[MF_KEY_SIZE], uint8_t ret[MF_KEY_SIZE])
 {
     if (sodium_init() < 0 || crypto_generichash_blake2b(ret, MF_KEY_SIZE, secret, MF_KEY_SIZE, NULL, 0) < 0)
@@ -112,7 +121,14 @@ int mf_enrol_token_parse(const char *text, uint8_t ret_secret[MF_KEY_SIZE],
         return -EINVAL;
     mf_format(secret, sizeof(secret), "%s", text);
     int r = mf_key_parse(secret, ret_secret);
-    return r < 0 ? r : mf_key_parse(text + MF_KEY_TEXT_MAX, ret_coordinator);
+    uint8_t coordinator[MF_KEY_SIZE];
+    if (r == 0)
+        r = mf_key_parse(text + MF_KEY_TEXT_MAX, coordinator);
+    if (r == 0 && mf_key_is_weak(coordinator))
+        r = -EINVAL;
+    if (r == 0)
+        memcpy(ret_coordinator, coordinator, MF_KEY_SIZE);
+    return r;
 }
 
 int mf_secret_file_write(const char *path, const char *text)

@@ -25,6 +25,9 @@ int mf_key_pair_make(struct mf_key_pair *ret);
 /* Derives the pair from its secret key. */
 int mf_key_pair_from_secret(const uint8_t secret[MF_KEY_SIZE], struct mf_key_pair *ret);
 void mf_key_print(const uint8_t key[MF_KEY_SIZE], char text[MF_KEY_TEXT_MAX]);
+/* True for a public key that belongs to no secret key: zero, or another point of low order. A shared secret
+ * computed with it is known to everybody. */
+bool mf_key_is_weak(const uint8_t public_key[MF_KEY_SIZE]);
 /* Accepts exactly 64 hex digits, otherwise -EINVAL. */
 int mf_key_parse(const char *text, uint8_t ret[MF_KEY_SIZE]);
 

@@ -44,6 +44,11 @@ int mf_api_token_add(void *farm, struct mf_request *r)
         return mf_refuse(
             &r->response, 409,
             "workers of this farm need no key: moefarmd listens on loopback and runs without --keys");
+    if (e == -EACCES)
+        return mf_refuse(
+            &r->response, 409,
+            "this farm requires no tokens, so anybody could create one; start moefarmd with --tokens "
+            "and use the token in admin.token of its state folder");
     if (e < 0)
         return mf_refuse_errno(&r->response, e, "create the token");
     cJSON *o = cJSON_CreateObject();

@@ -97,6 +97,9 @@ int mf_access_enrol(struct mf_farm *f, struct mf_slot *slot, const struct mf_mai
     if (mf_json_text(mail->json, "key", &text) < 0 || mf_key_parse(text, key) < 0)
         return mf_peer_refuse(f, &mail->peer, "malformed", (int64_t)mail->sequence,
                               "key: expected a public key of 64 hexadecimal digits");
+    if (mf_key_is_weak(key))
+        return mf_peer_refuse(f, &mail->peer, "malformed", (int64_t)mail->sequence,
+                              "key: %s belongs to no secret key; enrol with a new key pair", text);
     int r = mf_store_key_enrol(f->store, token, key, worker, f->wall_ms);
     if (r < 0)
         return r;
@@ -129,7 +132,9 @@ int mf_farm_token_add(struct mf_farm *f, const struct mf_token_request *request,
     int64_t id;
     struct mf_token_row row = {
         .role = request->role, .name = request->name, .hash = hash, .expires_ms = request->expires_ms};
-    int r = make_secret(f, request->role, secret, hash);
+    int r = request->role != MF_ROLE_WORKER && !f->options.first_token ? -EACCES : 0;
+    if (r == 0)
+        r = make_secret(f, request->role, secret, hash);
     if (r == 0)
         r = mf_store_token_add(f->store, &row, f->wall_ms, &id);
     if (r < 0)
@@ -176,12 +181,14 @@ int mf_access_first_token(struct mf_farm *f, const char *path)
 {
     char text[MF_TOKEN_TEXT_MAX], line[MF_TOKEN_TEXT_MAX + 1];
     struct stat status;
-    int64_t id;
+    int64_t id, others = 0;
     if (stat(path, &status) == 0)
         return 0;
     int r = mf_store_begin(f->store);
     if (r >= 0)
         r = mf_store_tokens_revoke(f->store, MF_ROLE_ADMIN, ADMIN_NAME, f->wall_ms);
+    if (r >= 0)
+        r = mf_store_tokens_count(f->store, f->wall_ms, &others);
     if (r >= 0)
         r = mf_farm_token_add(f, &(struct mf_token_request){MF_ROLE_ADMIN, ADMIN_NAME, 0}, &id, text);
     if (r >= 0)
@@ -192,5 +199,8 @@ int mf_access_first_token(struct mf_farm *f, const char *path)
     r = mf_secret_file_write(path, line);
     if (r == 0)
         log_info("the first admin token is in %s", path);
+    if (r == 0 && others > 0)
+        log_warn("%" PRId64 " other tokens are valid; revoke those that you do not know (moefarm tokens)",
+                 others);
     return r;
 }

@@ -11,7 +11,8 @@ struct mf_token_request {
     int64_t expires_ms; /* 0: never */
 };
 /* Creates a token and returns its id and its text; the farm stores only a hash. Returns -ENOTSUP for a worker
- * (enrolment) token if the hub has no keys. */
+ * (enrolment) token if the hub has no keys, and -EACCES for other roles if the API requires no tokens: every
+ * user of the host could create them, and they would outlive a later start with --tokens. */
 int mf_farm_token_add(struct mf_farm *f, const struct mf_token_request *request, int64_t *ret_id,
                       char ret_text[MF_TOKEN_TEXT_MAX]);
 /* Returns -ENOENT for an unknown token. */

@@ -37,6 +37,14 @@ int mf_store_tokens_revoke(struct mf_store *s, enum mf_role role, const char *na
                         "itt", now_ms, mf_role_name(role), name);
 }
 
+int mf_store_tokens_count(struct mf_store *s, int64_t now_ms, int64_t *ret)
+{
+    return mf_sql_get_i64(s,
+                          "SELECT count(*) FROM token WHERE role != 'worker' AND revoked_ms IS NULL"
+                          " AND (expires_ms = 0 OR expires_ms > ?)",
+                          ret, "i", now_ms);
+}
+
 int mf_store_token_check(struct mf_store *s, int64_t id, const uint8_t secret[MF_KEY_SIZE], int64_t now_ms,
                          enum mf_role *ret_role)
 {

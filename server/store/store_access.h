@@ -20,6 +20,9 @@ int mf_store_token_revoke(struct mf_store *s, int64_t id, int64_t now_ms);
 /* Revokes every valid token with this name and role. */
 int mf_store_tokens_revoke(struct mf_store *s, enum mf_role role, const char *name, int64_t now_ms);
 
+/* Counts the valid tokens of all roles but worker. */
+int mf_store_tokens_count(struct mf_store *s, int64_t now_ms, int64_t *ret);
+
 /* Returns 1 and the role if the token is valid and the secret matches; 0 otherwise. */
 int mf_store_token_check(struct mf_store *s, int64_t id, const uint8_t secret[MF_KEY_SIZE], int64_t now_ms,
                          enum mf_role *ret_role);

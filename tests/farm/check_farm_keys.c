@@ -208,6 +208,9 @@ MF_TEST(enrols_one_key_per_token)
     assert_refused(&w, "malformed");
     ck_assert_int_eq(fake_worker_send(&w, MF_MESSAGE_ENROL, "{\"worker\":\"w\",\"key\":\"12\"}"), 0);
     assert_refused(&w, "malformed");
+    /* the zero key, which belongs to no secret key */
+    ck_assert_int_eq(send_enrol(&w, "w", &(struct mf_key_pair){0}), 0);
+    assert_refused(&w, "malformed");
     ck_assert_int_eq(send_enrol(&w, "w", &first), 0);
     assert_answer(&w, MF_MESSAGE_ENROLLED);
     /* A worker may repeat its request if the answer was lost, but may not enrol another key or name. */

@@ -400,17 +400,29 @@ MF_TEST(serves_over_tls)
 
 /* ---- old TLS ---- */
 
+static const char *const tls_rsa[] = {"--tls-cert", MF_TEST_DATA "/tls/rsa_cert.pem", "--tls-key",
+                                      MF_TEST_DATA "/tls/rsa_key.pem", NULL};
+
 #define HANDSHAKE 22
 
 /* clang-format off */
 static const struct {
-    int version;
+    const char *const *key;
+    int version, suite;
     bool accepted;
-} tls_versions[] = {
-    {0x0301, false}, /* TLS 1.0 */
-    {0x0302, false}, /* TLS 1.1 */
-    /* TLS 1.2 with the same ClientHello shows that the version is the reason of the refusals above */
-    {0x0303, true},
+} hellos[] = {
+    {tls,     0x0301, 0xc00a, false}, /* TLS 1.0 */
+    {tls,     0x0302, 0xc00a, false}, /* TLS 1.1 */
+    /* TLS 1.2 with the same ClientHello shows that version or suite is the reason of the refusals */
+    {tls,     0x0303, 0xc02b, true},  /* ECDHE-ECDSA-AES128-GCM */
+    {tls,     0x0303, 0xc02c, true},  /* ECDHE-ECDSA-AES256-GCM */
+    {tls,     0x0303, 0xc009, false}, /* ECDHE-ECDSA-AES128-CBC-SHA */
+    {tls,     0x0303, 0xc023, false}, /* ECDHE-ECDSA-AES128-CBC-SHA256 */
+    {tls_rsa, 0x0303, 0xc02f, true},  /* ECDHE-RSA-AES128-GCM */
+    {tls_rsa, 0x0303, 0xcca8, true},  /* ECDHE-RSA-CHACHA20-POLY1305 */
+    {tls_rsa, 0x0303, 0xc013, false}, /* ECDHE-RSA-AES128-CBC-SHA */
+    {tls_rsa, 0x0303, 0x009c, false}, /* RSA key exchange, AES128-GCM */
+    {tls_rsa, 0x0303, 0x002f, false}, /* RSA key exchange, AES128-CBC-SHA */
 };
 
 /* A ClientHello (RFC 5246 section 7.4.1.2) that fits in one record. */
@@ -419,8 +431,7 @@ static const unsigned char hello_head[] = {
 };
 static const unsigned char hello_tail[] = {
     0,                                                /* no session id */
-    /* cipher suites: ECDHE and RSA, AES */
-    0, 16, 0xc0, 0x2b, 0xc0, 0x2f, 0xc0, 0x09, 0xc0, 0x13, 0xc0, 0x0a, 0xc0, 0x14, 0, 0x9c, 0, 0x2f,
+    0, 2, 0, 0,                                       /* one cipher suite */
     1, 0,                                             /* no compression */
     0, 32,
     0, 10, 0, 6, 0, 4, 0, 29, 0, 23,                  /* groups: x25519, secp256r1 */
@@ -430,13 +441,15 @@ static const unsigned char hello_tail[] = {
 };
 /* clang-format on */
 
-static size_t make_hello(int version, unsigned char *hello)
+static size_t make_hello(int version, int suite, unsigned char *hello)
 {
     enum { RANDOM = 32 };
     size_t n = sizeof(hello_head) + RANDOM + sizeof(hello_tail);
     memcpy(hello, hello_head, sizeof(hello_head));
     memset(hello + sizeof(hello_head), 7, RANDOM);
     memcpy(hello + sizeof(hello_head) + RANDOM, hello_tail, sizeof(hello_tail));
+    hello[sizeof(hello_head) + RANDOM + 3] = (unsigned char)(suite >> 8);
+    hello[sizeof(hello_head) + RANDOM + 4] = (unsigned char)suite;
     hello[4] = (unsigned char)(n - 5);
     hello[8] = (unsigned char)(n - 9);
     hello[9] = (unsigned char)(version >> 8);
@@ -444,22 +457,36 @@ static size_t make_hello(int version, unsigned char *hello)
     return n;
 }
 
-MF_TEST(refuses_old_tls)
+MF_TEST(refuses_old_tls, .rows = MF_ARRAY_LEN(hellos))
 {
-    struct farm f = {.process = {.http_address = "0.0.0.0", .more = tls}};
+    struct farm f = {.process = {.http_address = "0.0.0.0", .more = hellos[_i].key}};
     unsigned char hello[256], answer;
     farm_process_start(&f.process, BEAT_MS);
-    for (size_t i = 0; i < MF_ARRAY_LEN(tls_versions); i++) {
-        int fd = http_connect(f.process.http);
-        ck_assert_int_ge(fd, 0);
-        size_t n = make_hello(tls_versions[i].version, hello);
-        ck_assert_int_eq(send(fd, hello, n, MSG_NOSIGNAL), (ssize_t)n);
-        bool accepted =
-            /* otherwise the server closes the connection or sends an alert */
-            recv(fd, &answer, 1, 0) == 1 && answer == HANDSHAKE;
-        ck_assert_msg(accepted == tls_versions[i].accepted, "ClientHello with version %#x",
-                      tls_versions[i].version);
-        (void)close(fd);
+    int fd = http_connect(f.process.http);
+    ck_assert_int_ge(fd, 0);
+    size_t n = make_hello(hellos[_i].version, hellos[_i].suite, hello);
+    ck_assert_int_eq(send(fd, hello, n, MSG_NOSIGNAL), (ssize_t)n);
+    /* if it refuses, the server closes the connection or sends an alert */
+    bool accepted = recv(fd, &answer, 1, 0) == 1 && answer == HANDSHAKE;
+    ck_assert_int_eq(accepted, hellos[_i].accepted);
+    (void)close(fd);
+    farm_stop(&f);
+}
+
+/* A farm without tokens creates none: every user of the host could do so, and the token would be valid after
+ * a later start with --tokens. */
+MF_TEST(open_farm_creates_no_token)
+{
+    static const char *const roles[] = {"read", "submit", "admin"};
+    struct farm f = {.process = {.log = "log"}};
+    char path[64];
+    farm_process_start(&f.process, BEAT_MS);
+    for (size_t i = 0; i < MF_ARRAY_LEN(roles); i++) {
+        mf_format(path, sizeof(path), "/api/v1/tokens?role=%s&name=x", roles[i]);
+        struct http_reply r = send_request(&f, "POST", path, NULL, "");
+        ck_assert_int_eq(r.status, 409);
+        ck_assert_msg(strstr(r.body, "start moefarmd with --tokens") != NULL, "%s", r.body);
+        http_reply_free(&r);
     }
     farm_stop(&f);
 }
@@ -469,8 +496,9 @@ MF_TEST(refuses_old_tls)
 MF_TEST(replaces_a_lost_admin_token)
 {
     struct farm f;
-    char path[320], old[MF_TOKEN_TEXT_MAX], text[1 << 14];
+    char path[320], old[MF_TOKEN_TEXT_MAX], other[MF_TOKEN_TEXT_MAX], text[1 << 14];
     farm_start(&f, no_rate_limit);
+    (void)make_token(&f, "role=read&name=r", other);
     ck_assert_int_eq(status_of(&f, "GET", "/api/v1/tokens", f.admin, ""), 200);
     (void)farm_process_kill(&f.process, SIGTERM);
     farm_process_start(&f.process, BEAT_MS);
@@ -491,7 +519,7 @@ MF_TEST(replaces_a_lost_admin_token)
     http_reply_free(&r);
     mf_format(path, sizeof(path), "%s/log", f.process.folder);
     ck_assert_int_eq(mf_secret_file_read(path, text, sizeof(text)), 0);
-    ck_assert_ptr_nonnull(strstr(text, "token"));
+    ck_assert_ptr_nonnull(strstr(text, "1 other tokens are valid; revoke those that you do not know"));
     ck_assert_ptr_null(strstr(text, strrchr(old, '_') + 1));
     ck_assert_ptr_null(strstr(text, strrchr(f.admin, '_') + 1));
     farm_stop(&f);

@@ -26,6 +26,32 @@ MF_TEST(key_text)
     ck_assert_mem_eq(back, key_bytes, MF_KEY_SIZE);
 }
 
+/* Points of low order on Curve25519, and their forms above the prime; two ordinary keys. */
+static const struct {
+    const char *key;
+    bool weak;
+} public_keys[] = {
+    {"0000000000000000000000000000000000000000000000000000000000000000", true},
+    {"0100000000000000000000000000000000000000000000000000000000000000", true},
+    {"e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800", true},
+    {"5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157", true},
+    {"ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f", true},
+    {"edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f", true},
+    {"eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f", true},
+    {"0900000000000000000000000000000000000000000000000000000000000000", false},
+    {"2fe57da347cd62431528daac5fbb290730fff684afc4cfc2ed90995f58cb3b74", false},
+};
+
+MF_TEST(weak_public_keys, .rows = MF_ARRAY_LEN(public_keys))
+{
+    uint8_t key[MF_KEY_SIZE], secret[MF_KEY_SIZE], coordinator[MF_KEY_SIZE];
+    char token[MF_TOKEN_TEXT_MAX];
+    ck_assert_int_eq(mf_key_parse(public_keys[_i].key, key), 0);
+    ck_assert_int_eq(mf_key_is_weak(key), public_keys[_i].weak);
+    mf_enrol_token_print(key_bytes, key, token);
+    ck_assert_int_eq(mf_enrol_token_parse(token, secret, coordinator), public_keys[_i].weak ? -EINVAL : 0);
+}
+
 static const char *const invalid_tokens[] = {
     "",
     "moefarm_",
