@@ -13,7 +13,8 @@ int mf_device_class_parse(const char *text, struct mf_device_class *ret)
 {
     struct mf_device_class c = {0};
     size_t len = strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789_.-");
-    if (len == 0 || len >= sizeof(c.gfx) || text[len] != '/')
+    /* a name does not begin with a dot or dash */
+    if (len == 0 || *text == '.' || *text == '-' || len >= sizeof(c.gfx) || text[len] != '/')
         return -EINVAL;
     int64_t cu_num;
     if (mf_parse_i64(text + len + 1, 1, CU_NUM_MAX, &cu_num) < 0)

@@ -210,6 +210,19 @@ static void fill_one_stage(const struct mf_export_config *c, const struct mf_exp
         row->flat = c->block_m > 1 ? 2 : 1;
 }
 
+/* Returns the first cell that a spreadsheet would run as a formula, or NULL. Numbers may be negative. A
+ * kernel name cannot be changed, because production looks it up. */
+static const char *find_formula(const struct mf_table_row *row)
+{
+    const char *texts[MF_OWN_N_ + 3] = {row->class.gfx, row->kernel1, row->kernel2};
+    for (int i = 0; i < MF_OWN_N_; i++)
+        texts[3 + i] = i == MF_OWN_SEED ? NULL : row->own[i];
+    for (size_t i = 0; i < MF_ARRAY_LEN(texts); i++)
+        if (texts[i] && *texts[i] && strchr("=+-@", *texts[i]))
+            return texts[i];
+    return NULL;
+}
+
 static int add_config(const struct mf_export_config *c, void *data)
 {
     struct export *x = data;
@@ -242,6 +255,13 @@ static int add_config(const struct mf_export_config *c, void *data)
     mf_table_rates(&row.shape, c->us, &row.tflops, &row.bw);
     if (x->options->consumer == MF_CONSUMER_MOEFARM)
         fill_own(c, provenance, &texts, &row);
+    const char *formula = find_formula(&row);
+    if (formula) {
+        mf_format(why, sizeof(why),
+                  "the name %.80s begins with '%c', so a spreadsheet would run the cell as a formula",
+                  formula, *formula);
+        return leave_out(x, class, c->model, c->row, c->us, why);
+    }
     int r = mf_table_add(x->table, &row);
     if (r == -EINVAL)
         return leave_out(x, class, c->model, c->row, c->us,

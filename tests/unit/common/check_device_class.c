@@ -19,7 +19,8 @@ static const struct {
     {"abcdefghijklmnopqrstuvwxyz012345/7", NULL, 0},
     {"", NULL, 0}, {"/", NULL, 0}, {"gfx942", NULL, 0}, {"gfx942/", NULL, 0}, {"/304", NULL, 0},
     {"gfx942/0", NULL, 0}, {"gfx942/-1", NULL, 0}, {"gfx942/+1", NULL, 0}, {"gfx942/1000001", NULL, 0},
-    {"gfx942/304/", NULL, 0}, {"gfx942/304 ", NULL, 0}, {" gfx942/304", NULL, 0}, {"GFX942/304", NULL, 0},
+    {"gfx942/304/", NULL, 0}, {"gfx942/304 ", NULL, 0}, {" gfx942/304", NULL, 0},
+    {"-gfx942/304", NULL, 0}, {".gfx942/304", NULL, 0}, {"GFX942/304", NULL, 0},
     {"gfx 942/304", NULL, 0}, {"gfx942/30x", NULL, 0}, {"gfx942//304", NULL, 0},
 };
 
