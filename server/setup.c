@@ -109,9 +109,14 @@ int mf_setup_notify(struct mf_setup *s)
 int mf_setup_state(struct mf_setup *s, const struct mf_setup_options *o)
 {
     char path[MF_SETUP_PATH_MAX];
+    struct stat st;
     if (mkdir(o->state, 0700) < 0 && errno != EEXIST)
         return log_err(-errno, "make the state folder %s", o->state);
     mf_format(path, sizeof(path), "%s/lock", o->state);
+    if (stat(o->state, &st) == 0 && (st.st_mode & 022))
+        log_warn("the state folder %s is writable by others (mode %04o): they can replace the database; run "
+                 "chmod go-w",
+                 o->state, st.st_mode & 07777);
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0)
         return log_err(-errno, "open %s", path);
@@ -181,6 +186,7 @@ int mf_setup_farm(struct mf_setup *s, const struct mf_setup_options *o)
     options.lease_max_s = o->lease_max_s;
     options.samples_days = o->samples_days;
     options.tune_misses_s = o->tune_misses_s;
+    s->is_new = access(s->database, F_OK) < 0 && errno == ENOENT;
     int r = mf_farm_new(s->zmq, &options, &s->farm, why, sizeof(why));
     return r < 0 ? log_reason(r, "start the farm", why) : 0;
 }
@@ -209,6 +215,8 @@ int mf_setup_http(struct mf_setup *s, const struct mf_setup_options *o)
                   o->tls_certificate, tls ? " and --tls-key " : "", o->tls_key);
         return log_reason(r, what, why);
     }
+    if (s->is_new)
+        log_info("started a new farm: created %s", s->database);
     log_info("http%s://%s:%d/ and %s, state in %s", tls ? "s" : "", s->http_address, mf_http_port(s->http),
              mf_farm_endpoint(s->farm), o->state);
     return 0;

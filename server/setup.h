@@ -28,6 +28,7 @@ struct mf_setup {
     char http_address[MF_SETUP_ADDRESS_MAX];
     int http_port;                            /* requested port; 0: any free port */
     char hub_endpoint[MF_SETUP_ENDPOINT_MAX]; /* requested ZeroMQ endpoint */
+    bool is_new;                              /* the database did not exist before */
     bool needs_tokens;                        /* the API requires access tokens */
     bool needs_keys;                          /* workers need an enrolled key */
     struct mf_key_pair keys;                  /* key pair of the hub, if needs_keys */

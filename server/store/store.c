@@ -3,14 +3,18 @@
 #include "server/store/store_private.h"
 #include "server/store/store_wal.h"
 
+#include "common/base/cleanup.h"
 #include "common/base/fault.h"
 #include "common/base/text.h"
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Number of entries of the statement cache, which uses open addressing. It is a power of two, and at most
  * half of the entries are used. */
@@ -183,12 +187,60 @@ void mf_store_init(void)
     (void)sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
 }
 
+/* Creates the database in a file beside it that only its owner can read, and links the file to its name when
+ * it is complete. So a file with this name is always a whole database: a shorter one was truncated or belongs
+ * to another program. */
+static int create(const char *path)
+{
+    _cleanup_(mf_freep) char *temporary = NULL;
+    _cleanup_(mf_store_freep) struct mf_store *s = NULL;
+    if (asprintf(&temporary, "%s.new", path) < 0) {
+        temporary = NULL;
+        return -ENOMEM;
+    }
+    (void)unlink(temporary);
+    _cleanup_(mf_closep) int fd = open(temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return -errno;
+    int r = open_at(temporary, SQLITE_OPEN_READWRITE, NULL, &s);
+    if (r == 0)
+        r = run_text(s, "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON");
+    if (r == 0)
+        r = mf_store_apply_schema(s, &mf_schema);
+    s = mf_store_free(s);
+    if (r == 0 && link(temporary, path) < 0 && errno != EEXIST)
+        r = -errno;
+    (void)unlink(temporary);
+    return r;
+}
+
+/* Returns -EBADMSG unless the file begins as a SQLite database does. SQLite itself takes an empty or very
+ * short file for a new database. */
+static int check_header(const char *path)
+{
+    static const char magic[16] = "SQLite format 3";
+    char head[100]; /* SQLite's header */
+    _cleanup_(mf_closep) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    ssize_t n = fd < 0 ? -1 : read(fd, head, sizeof(head));
+    if (n < 0)
+        return -errno;
+    return n == (ssize_t)sizeof(head) && memcmp(head, magic, sizeof(magic)) == 0 ? 0 : -EBADMSG;
+}
+
 int mf_store_open(const char *path, struct mf_store **ret)
 {
     _cleanup_(mf_store_freep) struct mf_store *s = NULL;
-    int r = mf_store_wal_register();
+    int version = 0, r = access(path, F_OK) < 0 && errno == ENOENT ? create(path) : 0;
     if (r == 0)
-        r = open_at(path, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, MF_STORE_WAL, &s);
+        r = check_header(path);
+    if (r == 0)
+        r = mf_store_wal_register();
+    if (r == 0)
+        r = open_at(path, SQLITE_OPEN_READWRITE, MF_STORE_WAL, &s);
+    if (r == 0)
+        r = read_version(s, &version);
+    if (r == 0 && version == 0)
+        r = -EBADMSG; /* a database of another program */
     if (r < 0)
         return r;
     s->writer = true;

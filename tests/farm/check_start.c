@@ -1,17 +1,21 @@
 /* Tests errors that prevent moefarmd from starting. Each error is reported in one line, with the cause and a
  * remedy. */
 #include <netinet/in.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "common/base/cleanup.h"
+#include "common/base/secret.h"
 #include "common/base/text.h"
 #include "server/store/schema.h"
 #include "server/store/store.h"
 #include "server/store/store_private.h"
+#include "support/farm/farm_process.h"
 #include "support/mf_check.h"
 #include "support/remove_tree.h"
 #include "support/run_program.h"
@@ -100,6 +104,31 @@ static void make_damaged(const char *path)
     ck_assert_int_eq(fclose(f), 0);
 }
 
+static void make_empty(const char *path)
+{
+    write_text(path, "", 0);
+}
+
+static void make_byte(const char *path)
+{
+    write_text(path, "\n", 1);
+}
+
+/* The header of a database without its pages. */
+static void make_cut(const char *path)
+{
+    make_newer(path);
+    ck_assert_int_eq(truncate(path, 99), 0);
+}
+
+/* A database of another program, which has no schema version of moefarmd. */
+static void make_foreign(const char *path)
+{
+    _cleanup_(mf_store_freep) struct mf_store *s = NULL;
+    ck_assert_int_eq(mf_store_open(path, &s), 0);
+    ck_assert_int_ge(mf_sql_run(s, "PRAGMA user_version = 0", ""), 0);
+}
+
 static void make_folder(const char *path)
 {
     ck_assert_int_eq(mkdir(path, 0700), 0);
@@ -120,6 +149,10 @@ static const struct {
     {make_newer,   true,  {"this program needs ", "use the programs of the newer release"}},
     {make_garbage, false, {"is damaged or not a moefarmd database", "restore a backup (docs/operations.md)"}},
     {make_garbage, true,  {"is damaged or not a moefarmd database", "restore a backup (docs/operations.md)"}},
+    {make_empty,   false, {"is damaged or not a moefarmd database", "restore a backup (docs/operations.md)"}},
+    {make_byte,    false, {"is damaged or not a moefarmd database", "restore a backup (docs/operations.md)"}},
+    {make_cut,     false, {"is damaged or not a moefarmd database", "restore a backup (docs/operations.md)"}},
+    {make_foreign, false, {"is damaged or not a moefarmd database", "restore a backup (docs/operations.md)"}},
     {make_damaged, false, {"is damaged or not a moefarmd database", "restore a backup (docs/operations.md)"}},
     {make_folder,  false, {"is not a regular file", "move it away"}},
     {make_folder,  true,  {"is not a regular file", "move it away"}},
@@ -159,6 +192,52 @@ MF_TEST(reports_a_bad_database, .rows = MF_ARRAY_LEN(databases))
     for (size_t i = 0; i < MF_ARRAY_LEN(databases[_i].message); i++)
         assert_says(r, databases[_i].message[i]);
     ck_assert_int_lt(access(copy, F_OK), 0);
+}
+
+/* ---- new farm ---- */
+
+/* Modes of a state folder that exists before the start. */
+static const struct {
+    mode_t mode;
+    const char *warning; /* NULL: none */
+} folders[] = {
+    {0, NULL}, /* moefarmd creates the folder */
+    {0700, NULL},
+    {0755, NULL},
+    {0775, "is writable by others (mode 0775): they can replace the database; run chmod go-w"},
+    {0777, "is writable by others (mode 0777)"},
+};
+
+/* A new farm is announced, and only the owner can read its files, whatever the umask. */
+MF_TEST(announces_a_new_farm, .rows = MF_ARRAY_LEN(folders))
+{
+    static const char *const files[] = {"farm.db", "farm.db-wal", "farm.db-shm"};
+    struct farm_process p = {.log = "log", .log_level = "info"};
+    char path[320], text[1 << 14];
+    struct stat st;
+    mf_format(p.folder, sizeof(p.folder), "%s", folder);
+    if (folders[_i].mode)
+        ck_assert(mkdir(state, 0700) == 0 && chmod(state, folders[_i].mode) == 0);
+    (void)umask(0);
+    farm_process_start(&p, 3000);
+    for (size_t i = 0; i < MF_ARRAY_LEN(files); i++) {
+        mf_format(path, sizeof(path), "%s/%s", state, files[i]);
+        ck_assert_msg(stat(path, &st) == 0, "%s", path);
+        ck_assert_msg((st.st_mode & 0777) == 0600, "%s has mode %o", path, st.st_mode & 0777);
+    }
+    (void)farm_process_kill(&p, SIGTERM);
+    mf_format(path, sizeof(path), "%s/log", folder);
+    ck_assert_int_eq(mf_secret_file_read(path, text, sizeof(text)), 0);
+    ck_assert_msg(strstr(text, "started a new farm: created ") != NULL, "%s", text);
+    ck_assert_msg(folders[_i].warning ? strstr(text, folders[_i].warning) != NULL
+                                      : strstr(text, "writable by others") == NULL,
+                  "%s", text);
+    /* the second start finds the farm */
+    ck_assert_int_eq(truncate(path, 0), 0);
+    farm_process_start(&p, 3000);
+    (void)farm_process_kill(&p, SIGTERM);
+    ck_assert_int_eq(mf_secret_file_read(path, text, sizeof(text)), 0);
+    ck_assert_msg(strstr(text, "new farm") == NULL, "%s", text);
 }
 
 /* ---- certificate ---- */
