@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "cli/support/cli.h"
+#include "cli/support/plain_output.h"
 #include "common/base/cleanup.h"
 #include "common/base/fault.h"
 #include "common/base/text.h"
@@ -108,6 +109,8 @@ int main(int argc, char **argv)
     mf_cli_common(&cli, opts);
     cli.to_terminal = isatty(STDOUT_FILENO);
     cli.utf8 = locale_is_utf8();
+    if (mf_plain_output_start() < 0)
+        return MF_EXIT_FAILED;
     /* Ignore SIGPIPE, so that writing to a closed pipe returns an error. The signal could otherwise kill the
      * program during a merge. */
     (void)signal(SIGPIPE, SIG_IGN);

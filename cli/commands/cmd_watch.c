@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "cli/support/api.h"
+#include "cli/support/plain_output.h"
 #include "cli/support/progress.h"
 #include "common/base/clock.h"
 #include "common/base/json.h"
@@ -72,7 +73,7 @@ static void draw(struct watch *w, bool final)
     mf_buf_clear(&w->text);
     if (w->cli->to_terminal) {
         if (w->drawn > 0)
-            (void)mf_buf_addf(&w->text, "\033[%zuA\r\033[J", w->drawn);
+            mf_plain_output_rewind(w->drawn);
         print_waiting(w);
         size = terminal_size();
         w->drawn = mf_progress_draw(&w->progress, size.ws_col - 1, size.ws_row - 1u, w->cli->utf8, &w->text);

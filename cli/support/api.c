@@ -68,30 +68,9 @@ static int connect_to(struct mf_cli *cli)
     return cli->http ? 0 : mf_api_connect(cli, &cli->http);
 }
 
-static void replace_controls(char *text)
-{
-    for (unsigned char *p = (unsigned char *)text; *p; p++) {
-        if ((*p < ' ' && *p != '\n' && *p != '\t') || *p == 0x7f)
-            *p = '?';
-        else if (*p == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0)
-            p[0] = p[1] = '?';
-    }
-}
-
-static void sanitise(cJSON *json)
-{
-    for (cJSON *item = json; item; item = item->next) {
-        if (cJSON_IsString(item))
-            replace_controls(item->valuestring);
-        sanitise(item->child);
-    }
-}
-
 cJSON *mf_api_parse(const char *text, size_t len)
 {
-    cJSON *json = mf_json_parse(text, len, JSON_MAX);
-    sanitise(json);
-    return json;
+    return mf_json_parse(text, len, JSON_MAX);
 }
 
 /* Prints an error reply. The body is problem+json, or a proxy's own text. */

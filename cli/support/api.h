@@ -17,8 +17,7 @@ int mf_api_send(struct mf_cli *cli, const struct mf_http_request *q, struct mf_h
  * status may then be 304. */
 int mf_api_table(struct mf_cli *cli, const char *path, const char *if_none_match,
                  struct mf_http_reply *reply);
-/* Parses a reply. Replaces control characters in strings (C0 and C1, except newline and tab) by '?', because
- * strings may come from untrusted peers. Returns NULL if the text is not JSON. The caller owns the result. */
+/* Parses a reply. Returns NULL if the text is not JSON. The caller owns the result. */
 cJSON *mf_api_parse(const char *text, size_t len);
 /* Sends a GET and parses the JSON reply. The caller owns *ret. */
 int mf_api_get(struct mf_cli *cli, const char *path, cJSON **ret);

@@ -82,9 +82,14 @@ int mf_file_write(const char *path, const char *data, size_t len)
     int r;
 
     if (!strcmp(path, "-")) {
-        if (fwrite(data, 1, len, stdout) != len || fflush(stdout) != 0)
-            return mf_cli_fail(MF_EXIT_FAILED, "standard output: %s", strerrordesc_np(errno));
-        return 0;
+        /* A file or program gets the exact bytes, a terminal the filtered text */
+        bool exact = !isatty(STDOUT_FILENO);
+        r = exact || fwrite(data, 1, len, stdout) == len ? 0 : -errno;
+        if (r == 0 && fflush(stdout) != 0)
+            r = -errno;
+        if (r == 0 && exact)
+            r = mf_write_all(STDOUT_FILENO, data, len);
+        return r < 0 ? mf_cli_fail(MF_EXIT_FAILED, "standard output: %s", strerrordesc_np(-r)) : 0;
     }
     r = mf_target_find(path, &target);
     if (r == -EISDIR)

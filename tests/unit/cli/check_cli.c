@@ -758,6 +758,29 @@ MF_TEST(control_characters_are_replaced)
     ck_assert(!strchr(r.out, '\x1b') && !strchr(r.err, '\x1b'));
 }
 
+/* Text of files and headers that reaches the terminal: a cell of a table, and the name of a release. */
+MF_TEST(control_characters_of_files_are_replaced)
+{
+    static const struct fake_answer answers[] = {
+        {.request = "GET *", .status = 404, .body = "{\"title\":\"a\\u001b[2Jb\"}", .type = "text/html"}};
+    struct ran r;
+
+    text_file_write(in_folder("table.csv"), SHAPE_COLUMNS ",\x1b]0;owned\x07\n4\x1b[2J,\xc2\x9b"
+                                                          "31m\n");
+    r = moefarm("", "csv", "check", in_folder("table.csv"), NULL);
+    ck_assert_msg(!strchr(r.out, '\x1b') && !strchr(r.out, '\x07') && !strstr(r.out, "\xc2\x9b"), "%s",
+                  r.out);
+    ck_assert_msg(!strchr(r.err, '\x1b') && !strchr(r.err, '\x07') && !strstr(r.err, "\xc2\x9b"), "%s",
+                  r.err);
+    r = moefarm("http://127.0.0.1:1/\x1b[2J", "batches", NULL);
+    ck_assert_msg(!strchr(r.err, '\x1b'), "%s", r.err);
+    r = moefarm("", "frob\x1b[2J", NULL);
+    assert_says(r.err, "unknown command 'frob?[2J'");
+    fake_http_start(&server, answers, 1);
+    r = moefarm(server.url, "batches", NULL);
+    ck_assert_msg(!strchr(r.err, '\x1b'), "%s", r.err);
+}
+
 int main(void)
 {
     (void)signal(SIGPIPE, SIG_IGN);

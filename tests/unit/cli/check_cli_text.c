@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/support/cli.h"
+#include "cli/support/plain_output.h"
 #include "cli/support/progress.h"
 #include "cli/support/shape_arg.h"
 #include "cli/support/text_out.h"
@@ -431,6 +432,33 @@ MF_TEST(commands_return_early, .rows = MF_ARRAY_LEN(early_returns))
         argv[n] = (char *)(uintptr_t)c->words[n];
     fill_stack();
     ck_assert_int_eq(c->command->run(&cli, c->command, n, argv), c->code);
+}
+
+static const struct {
+    const char *text, *plain;
+    size_t used; /* 0: all */
+} plain_texts[] = {
+    {"a\tb\n", "a\tb\n", 0},
+    {"\x1b[31mred\x07\r\x7f", "?[31mred???", 0},
+    {"\xc2\x9b"
+     "31m",
+     "??31m", 0},
+    {"\xc2\xa0\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80", "\xc2\xa0\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80", 0},
+    {"a\x9b\xff"
+     "b",
+     "a??b", 0},
+    {"\xe2(\xa1", "?(?", 0},
+    {"ab\xe2\x82", "ab", 2}, /* the character is complete in the next call */
+    {"ab\xc2", "ab", 2},
+};
+
+MF_TEST(control_characters, .rows = MF_ARRAY_LEN(plain_texts))
+{
+    const char *text = plain_texts[_i].text;
+    char out[64] = "";
+    size_t used = mf_plain_text(text, strlen(text), out);
+    ck_assert_uint_eq(used, plain_texts[_i].used ? plain_texts[_i].used : strlen(text));
+    ck_assert_str_eq(out, plain_texts[_i].plain);
 }
 
 int main(void)
