@@ -29,6 +29,8 @@ MF_NAMES_DECLARE(mf_paired_verdict, MF_PAIRED_, MF_PAIRED_MAP);
  * worker judges measure/race/rerun_judge.h) and of one task (the coordinator judges
  * common/moe/token_order.h). */
 #define MF_RERUN_TRIES_MAX 3
+/* Maximum median absolute deviation of an accepted measurement, as a fraction of its median. */
+#define MF_SCATTER_MAX 0.10
 
 struct mf_paired_rule {
     double least_effect; /* fraction in [0, 1); 0.03 means 3% */

@@ -4,13 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/paired.h"
 #include "common/base/stats.h"
 #include "common/base/text.h"
 
 /* 95 % interval of a median: 1.96 standard errors; 1.2533 and 1.4826 convert from mean and standard
  * deviation */
 #define MADS_OF_INTERVAL (1.96 * 1.2533 * 1.4826)
-#define SCATTER_MAX      0.10 /* maximum median absolute deviation, as a fraction of the median */
 #define SAME_LEVEL       0.05 /* fraction by which race and rerun may differ besides their noise */
 #define JUDGED_MIN       3    /* fewer samples have no meaningful spread */
 #define MODE_SHARE       0.2  /* minimum fraction of the samples in the smaller mode */
@@ -22,12 +22,12 @@ static bool is_scattered(const struct mf_rerun *r, double *scratch, char why[MF_
 {
     memcpy(scratch, r->fresh, r->n_fresh * sizeof(*scratch));
     double median = mf_median(scratch, r->n_fresh), mad = mf_mad(scratch, r->n_fresh);
-    if (mad <= SCATTER_MAX * median)
+    if (mad <= MF_SCATTER_MAX * median)
         return false;
     mf_format(why, MF_REASON_MAX,
               "the %zu samples of the rerun scatter: their median absolute deviation is %.0f%% of the median "
               "(limit %.0f%%)",
-              r->n_fresh, 100 * mad / median, 100 * SCATTER_MAX);
+              r->n_fresh, 100 * mad / median, 100 * MF_SCATTER_MAX);
     return true;
 }
 
@@ -83,11 +83,32 @@ static struct mf_interval robust_interval(const double *samples, size_t n, doubl
     return (struct mf_interval){median - half, median, median + half};
 }
 
+/* A race whose samples scatter was disturbed, too, so its median proves nothing. A disturbance only makes a
+ * call longer, so the fastest quarter of its samples bounds the undisturbed time. */
+static bool is_above_fastest(const struct mf_rerun *r, const struct mf_interval *rerun, double *scratch,
+                             char why[MF_REASON_MAX])
+{
+    memcpy(scratch, r->rounds, r->n_rounds * sizeof(*scratch));
+    qsort(scratch, r->n_rounds, sizeof(*scratch), by_value);
+    double fastest = scratch[r->n_rounds / 4];
+    if (rerun->low <= fastest * (1 + SAME_LEVEL))
+        return false;
+    mf_format(
+        why, MF_REASON_MAX,
+        "the median of the rerun (%.4g us) lies above the fastest quarter of the race's samples (%.4g us) "
+        "and the race scatters",
+        rerun->mid, fastest);
+    return true;
+}
+
 static bool is_outside_race(const struct mf_rerun *r, double *scratch, char why[MF_REASON_MAX])
 {
-    struct mf_interval race = robust_interval(r->rounds, r->n_rounds, scratch);
     struct mf_interval rerun = robust_interval(r->fresh, r->n_fresh, scratch);
+    struct mf_interval race = robust_interval(r->rounds, r->n_rounds, scratch);
     double slack = SAME_LEVEL * race.mid;
+    memcpy(scratch, r->rounds, r->n_rounds * sizeof(*scratch));
+    if (r->n_rounds >= JUDGED_MIN && mf_mad(scratch, r->n_rounds) > MF_SCATTER_MAX * race.mid)
+        return is_above_fastest(r, &rerun, scratch, why);
     if (rerun.low <= race.high + slack && rerun.high >= race.low - slack)
         return false;
     mf_format(

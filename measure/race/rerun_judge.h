@@ -6,7 +6,8 @@
  *   scatter    the median absolute deviation of the rerun is at most 10 % of its median
  *   modes      the samples do not fall into two groups that lie apart
  *   interval   the confidence intervals of the two medians overlap, with 5 % for changes of the clock rate
- *              between race and rerun */
+ *              between race and rerun. If the samples of the race scatter, too, the rerun must not lie above
+ *              the fastest quarter of these samples instead */
 #pragma once
 
 #include <stdbool.h>

@@ -2,8 +2,9 @@
  *
  * A time is judged against the times of more tokens, so the tasks of a layer model end in the order of
  * falling token counts. A task whose time breaks the order is measured again: its pipeline alone, in a unit
- * of kind `race`. After MF_RERUN_TRIES_MAX measurements its config is stored as unstable. A config whose
- * rerun the worker has not accepted is unstable already and is not measured again. */
+ * of kind `race`. So is a task whose samples scatter, for example those of a comparison. After
+ * MF_RERUN_TRIES_MAX measurements its config is stored as unstable. A config whose rerun the worker has not
+ * accepted is unstable already and is not measured again. */
 #include "server/farm/farm_private.h"
 
 #include "common/base/array.h"
@@ -61,17 +62,30 @@ static int add_rerun(struct mf_farm *f, struct mf_task *g)
     return mf_task_rerun(f, g, body);
 }
 
+/* Returns true, and the reason, if the time of the ladder's task cannot be accepted. */
+static bool is_suspect(const struct ladder *l, char why[MF_REASON_MAX])
+{
+    const struct mf_rung *faster = mf_token_order_breach(&l->own, l->rungs, l->n);
+    if (faster)
+        mf_token_order_explain(&l->own, faster, why);
+    else
+        mf_format(
+            why, MF_REASON_MAX,
+            "the samples scatter: their median absolute deviation is %.0f%% of the median (limit %.0f%%)",
+            100 * l->own.mad / l->own.us, 100 * MF_SCATTER_MAX);
+    return faster || l->own.mad > MF_SCATTER_MAX * l->own.us;
+}
+
 /* Returns 1 if the task may end, or 0 if it is measured again. */
 static int judge(struct mf_farm *f, struct mf_task *g)
 {
     struct ladder l = {.task = g->id};
     char reason[MF_REASON_MAX], why[MF_REASON_MAX];
     int r = mf_store_rungs_each(f->store, g->batch->id, g->class_id, g->layer_model, take_rung, &l);
-    const struct mf_rung *faster = r == 0 && !l.unstable ? mf_token_order_breach(&l.own, l.rungs, l.n) : NULL;
-    if (faster && l.tries < MF_RERUN_TRIES_MAX) {
+    bool suspect = r == 0 && !l.unstable && is_suspect(&l, why);
+    if (suspect && l.tries < MF_RERUN_TRIES_MAX) {
         r = add_rerun(f, g);
-    } else if (faster) {
-        mf_token_order_explain(&l.own, faster, why);
+    } else if (suspect) {
         mf_format(reason, sizeof(reason), "after %" PRId64 " reruns: %.280s", l.tries, why);
         r = mf_store_config_set_unstable(f->store, g->id, l.tries, reason);
         r = r < 0 ? r : 1;
@@ -127,8 +141,7 @@ int mf_order_rerun_done(struct mf_farm *f, struct mf_task *g, const struct mf_le
         r = mf_config_set_time(f, g, &w);
     } else if (r == 0) {
         char why[MF_REASON_MAX];
-        mf_format(why, sizeof(why),
-                  "the time breaks the order of the token ladder, and a rerun gave no time: %.200s", reason);
+        mf_format(why, sizeof(why), "the time was not accepted and a rerun gave no time: %.200s", reason);
         r = mf_store_config_set_unstable(f->store, g->id, MF_RERUN_TRIES_MAX, why);
     }
     mf_win_release(&w);

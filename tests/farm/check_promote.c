@@ -624,6 +624,36 @@ MF_TEST(fails_without_pipeline_in_layout)
     check_export(1, NULL, 0);
 }
 
+/* A time whose samples scatter is measured again by the winner alone. _i: 0 the second measurement is quiet;
+ * 1 none is; 2 the pipeline fails in the second one. */
+static const struct {
+    int tries;
+    const char *unstable;
+} scattered[] = {
+    {2, ""},
+    {3,
+     "after 3 reruns: the samples scatter: their median absolute deviation is 50% of the median (limit 10%)"},
+    {3, "the time was not accepted and a rerun gave no time: the pipeline failed"},
+};
+
+MF_TEST(scattered_time_is_measured_again, .rows = MF_ARRAY_LEN(scattered))
+{
+    submit(NULL, "");
+    workers[0].mad = 30;
+    work_and_answer(0, "race");
+    workers[0].mad = _i == 0 ? 0 : 30;
+    workers[0].wrong = _i == 2 ? "*" : NULL;
+    for (int rerun = 0; rerun < (_i == 1 ? 2 : 1); rerun++) {
+        _cleanup_(cJSON_Deletep) cJSON *unit = work_until(0, "race");
+        ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(unit, "pipelines")), 1);
+        answer_unit(0, unit);
+    }
+    _cleanup_(cJSON_Deletep) cJSON *task = farm_wait_task(&farm, 1, "done");
+    const cJSON *config = mf_json_object(task, "config");
+    ck_assert_str_eq(farm_text(config, "unstable"), scattered[_i].unstable);
+    ck_assert_int_eq(farm_number(config, "tries"), scattered[_i].tries);
+}
+
 int main(void)
 {
     return mf_check_main(&(struct mf_test_group){.timeout_s = 120, .setup = start, .teardown = stop});

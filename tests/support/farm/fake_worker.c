@@ -269,8 +269,8 @@ static void add_winner(const struct fake_worker *w, struct mf_buf *b, const cJSO
     if (!winner)
         return;
     (void)mf_json_i64(winner, "id", 1, INT64_MAX, &id);
-    (void)mf_buf_addf(b, ",\"winner\":%" PRId64 ",\"ties\":[%" PRId64 "],\"us\":%.3f,\"mad\":0.1", id, id,
-                      time_of(w, unit, winner));
+    (void)mf_buf_addf(b, ",\"winner\":%" PRId64 ",\"ties\":[%" PRId64 "],\"us\":%.3f,\"mad\":%.3f", id, id,
+                      time_of(w, unit, winner), w->mad > 0 ? w->mad : 0.1);
 }
 
 static void add_race(const struct fake_worker *w, struct mf_buf *b, const cJSON *unit)

@@ -27,6 +27,7 @@ struct fake_worker {
     double (*us)(const struct fake_worker *w, const char *name);
     /* Ratio of a pipeline's time in a race to the sum of its steps' times; NULL: 1.01 for all pipelines. */
     double (*factor)(const struct fake_worker *w, const cJSON *unit, const cJSON *pipeline);
+    double mad;     /* spread of the winner's time in a race, in us; 0: 0.1 */
     bool no_groups; /* the worker does not support groups in a race */
     /* Patterns of step names with * and ?. A pipeline with a step `wrong` is wrong; a pipeline with a step
      * `crash` crashes the runner. NULL: none. */

@@ -29,6 +29,12 @@ static const struct {
     {{1519, 1520, 1518, 1517, 1522, 1519}, {3628}, "outside"},
     /* a slow outlier of a short race does not widen its interval */
     {{100, 101, 99, 100, 400, 98}, {300, 301, 299, 302, 298}, "outside"},
+    /* the race itself scatters: its fastest quarter is 135 us, so a quiet rerun of 268 us was disturbed, too,
+     * and one of 140 us was not */
+    {{135, 136, 135, 270, 262, 300, 268, 180, 310, 265}, {268, 262, 270, 275, 266},
+     "lies above the fastest quarter of the race's samples (136 us)"},
+    {{135, 136, 135, 270, 262, 300, 268, 180, 310, 265}, {140, 139, 140, 141, 140}, NULL},
+    {{135, 136, 135, 270, 262, 300, 268, 180, 310, 265}, {120, 121, 120, 119, 120}, NULL},
     /* two clock rates, 15 % apart; the race has seen both */
     {{100, 115, 100, 115, 100, 115}, {100, 115, 101, 115, 100, 116, 101, 115, 100, 115},
      "two modes: 5 near 100 us and 5 near 115 us"},
