@@ -43,7 +43,8 @@ static const struct column columns[MF_SHAPE_N_COLUMNS] = {
     {"topk",            SIZE,  AT(topk),            TOPK_MAX,   "an integer from 1 to 127"},
     {"act_type",        ACT,   AT(act_type),        0,
      "ActivationType.Silu, ActivationType.Gelu, ActivationType.Swiglu, ActivationType.Situv2, "
-     "ActivationType.No, or the extensions ActivationType.GeluTanh or ActivationType.SiluStep"},
+     "ActivationType.No, or the extensions ActivationType.GeluTanh, ActivationType.SiluStep or "
+     "ActivationType.Relu2"},
     {"dtype",           DTYPE, AT(dtype),           0,          DTYPES},
     {"q_dtype_a",       DTYPE, AT(q_dtype_a),       0,          DTYPES},
     {"q_dtype_w",       DTYPE, AT(q_dtype_w),       0,          DTYPES},

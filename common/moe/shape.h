@@ -25,7 +25,8 @@
     X(P, SITUV2, "ActivationType.Situv2")                                              \
     X(P, NO, "ActivationType.No")                                                      \
     X(P, GELU_TANH, "ActivationType.GeluTanh") /* moefarm extension: GELU with tanh */ \
-    X(P, SILU_STEP, "ActivationType.SiluStep") /* moefarm extension: SiLU, clamp (vLLM SwigluStepAndMul) */
+    X(P, SILU_STEP, "ActivationType.SiluStep") /* moefarm extension: SiLU, clamp (vLLM SwigluStepAndMul) */ \
+    X(P, RELU2, "ActivationType.Relu2") /* moefarm extension: squared ReLU (Nemotron-H) */
 /* clang-format on */
 MF_NAMES_DECLARE(mf_act, MF_ACT_, MF_ACT_MAP);
 

@@ -139,6 +139,8 @@ static void activate(const struct mf_shape *s, const float *restrict g, const fl
         ACTIVATE_LOOP(act_gelu_tanh(x, y));
     case MF_ACT_SILU_STEP:
         ACTIVATE_LOOP(at_most(x * sigmoid_fast(x), limit) * within(y, limit));
+    case MF_ACT_RELU2:
+        ACTIVATE_LOOP((x > 0 ? x * x : 0) * y);
     case MF_ACT_NO:
     case MF_ACT_N_:
         break;

@@ -127,9 +127,9 @@ void mf_cpu_format_word(const struct mf_shape *s, char buf[MF_FORMAT_WORD_MAX])
 const char *mf_cpu_act_word(const struct mf_shape *s)
 {
     static const char *const words[] = {
-        [MF_ACT_SILU] = "silu",          [MF_ACT_GELU] = "gelu", [MF_ACT_SWIGLU] = "swiglu",
-        [MF_ACT_SITUV2] = "situv2",      [MF_ACT_NO] = "no",     [MF_ACT_GELU_TANH] = "gelutanh",
-        [MF_ACT_SILU_STEP] = "silustep",
+        [MF_ACT_SILU] = "silu",          [MF_ACT_GELU] = "gelu",   [MF_ACT_SWIGLU] = "swiglu",
+        [MF_ACT_SITUV2] = "situv2",      [MF_ACT_NO] = "no",       [MF_ACT_GELU_TANH] = "gelutanh",
+        [MF_ACT_SILU_STEP] = "silustep", [MF_ACT_RELU2] = "relu2",
     };
     return words[s->act_type];
 }

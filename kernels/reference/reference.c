@@ -44,6 +44,8 @@ double mf_activate_gate(const struct mf_shape *s, double gate)
         return 0.5 * gate * (1 + tanh(sqrt(2 / M_PI) * (gate + 0.044715 * gate * gate * gate)));
     case MF_ACT_SILU_STEP:
         return fmin(gate * sigmoid(gate), limit);
+    case MF_ACT_RELU2:
+        return gate > 0 ? gate * gate : 0;
     case MF_ACT_NO:
     case MF_ACT_N_:
         break;

@@ -13,6 +13,7 @@
  *   No        g·u
  *   GeluTanh  0.5·g·(1 + tanh(√(2/π)·(g + 0.044715·g³)))·u
  *   SiluStep  min(silu(g), L)·clamp(u, -L, L): clamped after silu (vLLM, SwigluStepAndMul)
+ *   Relu2     max(g, 0)²·u (Nemotron-H, which has no up half)
  * Silu with a limit L clamps before the activation: g = min(g, L), u = clamp(u, -L, L) (DeepSeek-V4,
  * SiluAndMulWithClamp).
  *

@@ -137,7 +137,7 @@ static bool aiter_refuses(const struct mf_export_config *c, const struct mf_shap
     char form[MF_SHAPE_FORM_MAX];
     (void)mf_shape_get(shape, MF_SHAPE_FORM, form, sizeof(form));
     if (*form || shape->act_type == MF_ACT_GELU_TANH || shape->act_type == MF_ACT_SILU_STEP ||
-        shape->q_type == MF_QTYPE_PER_1X16) {
+        shape->act_type == MF_ACT_RELU2 || shape->q_type == MF_QTYPE_PER_1X16) {
         mf_format(why, cap,
                   "AITER's table format cannot express form '%s', %s or %s of this shape; export it with "
                   "consumer=moefarm",

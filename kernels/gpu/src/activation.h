@@ -13,6 +13,7 @@
 #define MF_ACT_NO        4
 #define MF_ACT_GELU_TANH 5
 #define MF_ACT_SILU_STEP 6
+#define MF_ACT_RELU2     7
 
 /* Returns the activation of gate alone. For a layer without up, this is the whole activation. */
 MF_DEVICE float mf_activate_gate(float gate)
@@ -31,6 +32,10 @@ MF_DEVICE float mf_activate_gate(float gate)
     if (MF_ACT == MF_ACT_SILU_STEP) {
         const float s = gate * mf_sigmoid(gate);
         return limit > 0 ? fminf(s, limit) : s;
+    }
+    if (MF_ACT == MF_ACT_RELU2) {
+        const float positive = fmaxf(gate, 0.0f);
+        return positive * positive;
     }
     return gate;
 }

@@ -54,6 +54,7 @@ static const struct row rows[] = {
     {{ 18, 272,  128,  4, 2, MF_ACT_SITUV2,     true},  {"two_stage"}, "b1", false},
     {{ 18, 272,  384,  4, 2, MF_ACT_GELU,       true},  {"two_stage"}, "b1", true},
     {{  2, 256,   64,  4, 2, MF_ACT_SILU_STEP,  true},  {"one_stage"}, "limit:0.75+b1", true},
+    {{ 17, 256,  128,  8, 3, MF_ACT_RELU2,      false}, {"two_stage", "one_stage"}, "", true},
 };
 /* clang-format on */
 

@@ -209,6 +209,8 @@ static const struct {
     {MF_ACT_SILU_STEP, 50, 1,  10,         10},
     {MF_ACT_SILU_STEP, 20, 30, 100,        10},
     {MF_ACT_SILU_STEP, 8,  -9, -49,        7},
+    {MF_ACT_RELU2,     3,  2,  18,         0},
+    {MF_ACT_RELU2,     -3, 2,  0,          0},
 };
 /* clang-format on */
 
