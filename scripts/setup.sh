@@ -1,11 +1,12 @@
 #!/bin/bash
 # Installs the missing Debian packages and prints why each package is needed. Never installs a GPU driver.
-# Tests whose programs are missing are skipped, with the reason.
+# Tests whose programs are missing are skipped, with the reason. After a run without options, only tests that
+# need a GPU or its compilers, Slurm, systemd, Chromium or buildah are skipped.
 #
 #   scripts/setup.sh                        building and testing
-#   scripts/setup.sh --with-browser         also Chromium, Node, promtool and clang-format
+#   scripts/setup.sh --with-browser         also Chromium
 #   scripts/setup.sh --with-fuzzers         also clang and llvm
-#   scripts/setup.sh --with-cluster         also Slurm, systemd, iproute2, buildah and mmdebstrap
+#   scripts/setup.sh --with-cluster         also Slurm, systemd, buildah and mmdebstrap
 #   scripts/setup.sh --with-gpu-compilers   also clang 19, which compiles the GPU kernels for gfx942
 set -euo pipefail
 
@@ -27,22 +28,22 @@ libamdhip64-dev      headers of the module for AMD GPUs; hipRTC, which compiles 
 check                unit tests
 file                 finds the programs when packages are built
 python3              the example runner in Python and its test
+nodejs               runs the tests of the status page
+prometheus           its promtool checks /metrics
+clang-format         style check
+iproute2             network namespaces for tests with several nodes
+openssl              makes certificates for tests with TLS
+python3-jsonschema   checks the Kubernetes manifests
+python3-yaml         reads them
 '
 with_browser='
 chromium             renders the status page in a test
 chromium-driver      drives it
-nodejs               runs that test
-prometheus           its promtool checks /metrics
-clang-format         style check
 '
 with_cluster='
 slurm-wlm            schedules the workers of a test over two nodes of this machine
 munge                authenticates the daemons of Slurm
-iproute2             network namespaces for tests with several nodes
 systemd              checks the units and runs them in a container
-openssl              makes certificates for tests with TLS
-python3-jsonschema   checks the Kubernetes manifests
-python3-yaml         reads them
 buildah              builds the container images in a test
 mmdebstrap           makes their base image
 '
