@@ -69,6 +69,8 @@ cJSON *mf_coverage_json(const struct mf_coverage_report *r)
     mf_shape_print_layer_model(&r->query->layer, layer);
     cJSON_AddStringToObject(json, "model", r->model->name);
     cJSON_AddStringToObject(json, "source", r->model->source);
+    cJSON_AddStringToObject(json, "quant_source", r->model->quant_source);
+    cJSON_AddStringToObject(json, "not_modelled", r->model->not_modelled);
     mf_json_add_i64(json, "tp", r->split.tp);
     mf_json_add_i64(json, "ep", r->split.ep);
     mf_json_add_i64(json, "fused_shared_experts", r->split.fused_shared);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "cli/support/api.h"
 #include "cli/support/file.h"
@@ -13,8 +14,7 @@
 #include "common/base/json.h"
 #include "common/base/text.h"
 
-#define TEXT_MAX   (1u << 20)
-#define CONFIG_MAX (4u << 20)
+#define TEXT_MAX (1u << 20)
 
 int mf_model_list_print(const struct mf_cli *cli)
 {
@@ -62,39 +62,140 @@ int mf_model_list_print(const struct mf_cli *cli)
     return MF_EXIT_OK;
 }
 
-/* Stores the path of the config.json that `text` names. `text` is the file or the folder of a checkpoint.
- * Returns false if there is no such file. */
-static bool is_path(const char *text, char *path, size_t cap)
+/* Folder and name of the file that --model names: a file, or the folder of a checkpoint. */
+struct place {
+    char folder[4096], name[256];
+    enum mf_checkpoint file; /* kind of the file */
+};
+
+static void find_place(const char *text, struct place *p)
 {
+    const char *slash = strrchr(text, '/');
     struct stat st;
 
-    mf_format(path, cap, "%s", text);
+    p->file = MF_CHECKPOINT_CONFIG;
+    if (stat(text, &st) == 0 && S_ISDIR(st.st_mode)) {
+        mf_format(p->folder, sizeof(p->folder), "%s", text);
+        mf_format(p->name, sizeof(p->name), "%s", mf_checkpoint_name(MF_CHECKPOINT_CONFIG));
+        return;
+    }
+    mf_format(p->folder, sizeof(p->folder), "%.*s", slash ? (int)(slash - text) : 1, slash ? text : ".");
+    mf_format(p->name, sizeof(p->name), "%s", slash ? slash + 1 : text);
+    if (strcmp(p->name, mf_checkpoint_name(MF_CHECKPOINT_PARAMS)) == 0)
+        p->file = MF_CHECKPOINT_PARAMS;
+}
+
+/* True for a file, and for a folder with a config. */
+static bool is_checkpoint(const char *text)
+{
+    static const enum mf_checkpoint configs[] = {MF_CHECKPOINT_CONFIG, MF_CHECKPOINT_PARAMS};
+    char path[4400];
+    struct stat st;
+
     if (stat(text, &st) != 0)
         return false;
-    if (S_ISDIR(st.st_mode))
-        mf_format(path, cap, "%s/config.json", text);
-    return true;
+    for (size_t i = 0; S_ISDIR(st.st_mode) && i < MF_ARRAY_LEN(configs); i++) {
+        mf_format(path, sizeof(path), "%s/%s", text, mf_checkpoint_name(configs[i]));
+        if (access(path, F_OK) == 0)
+            return true;
+    }
+    return !S_ISDIR(st.st_mode);
+}
+
+/* Texts of the files of a checkpoint. */
+struct texts {
+    struct mf_buf buf[MF_CHECKPOINT_N_];
+};
+
+static void texts_release(struct texts *t)
+{
+    for (int i = 0; i < MF_CHECKPOINT_N_; i++)
+        mf_buf_release(&t->buf[i]);
+}
+
+static int read_file(const char *path, enum mf_checkpoint file, struct texts *texts,
+                     struct mf_checkpoint_text *ret)
+{
+    int code = mf_file_read(path, &texts->buf[file]);
+
+    if (code == 0) {
+        ret->text[file] = texts->buf[file].data;
+        ret->len[file] = texts->buf[file].len;
+    }
+    return code;
+}
+
+/* Reads the named file and, if it is a checkpoint's config.json, the other files of the checkpoint. */
+static int read_files(const char *text, const struct place *p, struct texts *texts,
+                      struct mf_checkpoint_text *ret)
+{
+    bool alone = strcmp(p->name, mf_checkpoint_name(p->file)) != 0; /* a file with a name of its own */
+    char path[4400];
+    int code = 0;
+
+    for (int i = 0; i < MF_CHECKPOINT_N_ && code == 0; i++) {
+        mf_format(path, sizeof(path), "%s/%s", p->folder, mf_checkpoint_name((enum mf_checkpoint)i));
+        if (alone ? i == (int)p->file : access(path, F_OK) == 0)
+            code = read_file(alone ? text : path, (enum mf_checkpoint)i, texts, ret);
+    }
+    return code;
+}
+
+static int read_checkpoint(const char *text, struct mf_model *ret)
+{
+    _cleanup_(texts_release) struct texts texts;
+    struct mf_checkpoint_text files = {0};
+    struct place place;
+    char why[MF_REASON_MAX] = "";
+    int code;
+
+    for (int i = 0; i < MF_CHECKPOINT_N_; i++)
+        mf_buf_init(&texts.buf[i], MF_CHECKPOINT_FILE_MAX);
+    find_place(text, &place);
+    code = read_files(text, &place, &texts, &files);
+    if (code != 0)
+        return code;
+    if (mf_model_read(&files, text, ret, why) < 0)
+        return mf_cli_fail(MF_EXIT_USAGE, "%s: %s", text, why);
+    return 0;
+}
+
+static int refuse_name(const char *text)
+{
+    struct mf_model similar;
+
+    if (mf_model_similar(text, &similar) == 0)
+        return mf_cli_fail(MF_EXIT_USAGE,
+                           "--model '%s': neither a known model nor a config.json; did you mean %s? "
+                           "--list-models lists all",
+                           text, similar.name);
+    return mf_cli_fail(MF_EXIT_USAGE,
+                       "--model '%s': neither a known model nor a config.json; see --list-models", text);
 }
 
 static int read_model(const char *text, struct mf_model *ret)
 {
-    _cleanup_(mf_buf_release) struct mf_buf config;
-    char path[4096], why[MF_REASON_MAX] = "";
     size_t len = strlen(text);
-    int code;
+    bool named_file = len > 5 && strcmp(text + len - 5, ".json") == 0;
 
-    mf_buf_init(&config, CONFIG_MAX);
-    if (mf_model_find(text, ret) == 0)
-        return 0;
-    if (!is_path(text, path, sizeof(path)) && (len < 5 || strcmp(text + len - 5, ".json") != 0))
-        return mf_cli_fail(MF_EXIT_USAGE,
-                           "--model '%s': neither a known model nor a config.json; see --list-models", text);
-    code = mf_file_read(path, &config);
-    if (code != 0)
-        return code;
-    if (mf_model_config_read(config.data, config.len, path, ret, why) < 0)
-        return mf_cli_fail(MF_EXIT_USAGE, "%s: %s", path, why);
-    return 0;
+    /* A local checkpoint with the name of a known model can have another quantisation, so it comes first. */
+    if (named_file || is_checkpoint(text))
+        return read_checkpoint(text, ret);
+    return mf_model_find(text, ret) == 0 ? 0 : refuse_name(text);
+}
+
+/* Prints to stderr where a checkpoint's quantisation was read, and what a shape cannot express. */
+static void print_sources(const struct mf_model_arg *o, const struct mf_model *m)
+{
+    const struct mf_shape *s = &m->layer;
+    bool given = o->q_type || o->q_dtype_a || o->q_dtype_w;
+
+    if (*m->quant_source || *m->quant_error)
+        fprintf(stderr, "moefarm: %s: experts have %s activations and %s weights, %s%s (%s)\n", m->name,
+                mf_dtype_name(s->q_dtype_a), mf_dtype_name(s->q_dtype_w), mf_qtype_name(s->q_type),
+                given ? ", with the options given" : "", *m->quant_error ? m->quant_error : m->quant_source);
+    if (*m->not_modelled)
+        fprintf(stderr, "moefarm: %s: not modelled: %s\n", m->name, m->not_modelled);
 }
 
 /* Sets a column of the layer from the text of an option; NULL leaves it unchanged. */
@@ -147,7 +248,9 @@ int mf_model_arg_read(const struct mf_model_arg *o, struct mf_model *ret)
 
     if (code == 0)
         code = apply_quant(o, &model);
-    if (code == 0)
-        *ret = model;
-    return code;
+    if (code != 0)
+        return code;
+    print_sources(o, &model);
+    *ret = model;
+    return 0;
 }

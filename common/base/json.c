@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/text.h"
@@ -86,6 +87,47 @@ size_t mf_json_count(const char *text, size_t len)
             n++;
     }
     return n;
+}
+
+/* Replaces non-finite numbers outside strings, each by a value of at most its length and spaces. */
+static void replace_non_finite(char *text, size_t len)
+{
+    static const struct {
+        const char *word, *value;
+    } words[] = {{"-Infinity", "null     "}, {"Infinity", "null    "}, {"NaN", "\"\" "}};
+    bool quoted = false;
+
+    for (size_t i = 0; i < len; i++) {
+        if (quoted && text[i] == '\\')
+            i++;
+        else if (text[i] == '"')
+            quoted = !quoted;
+        for (size_t j = 0; !quoted && i < len && j < sizeof(words) / sizeof(words[0]); j++) {
+            size_t n = strlen(words[j].word);
+
+            if (len - i < n || memcmp(text + i, words[j].word, n) != 0)
+                continue;
+            memcpy(text + i, words[j].value, n);
+            i += n - 1;
+            break;
+        }
+    }
+}
+
+cJSON *mf_json_parse_python(const char *text, size_t len, size_t max)
+{
+    errno = EBADMSG;
+    if (len == 0 || len > max)
+        return NULL;
+    _cleanup_(mf_freep) char *copy = malloc(len + 1);
+    if (!copy) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    memcpy(copy, text, len);
+    copy[len] = '\0';
+    replace_non_finite(copy, len);
+    return mf_json_parse(copy, len, max);
 }
 
 size_t mf_json_error_line(const char *text, size_t len)

@@ -18,6 +18,9 @@ cJSON *mf_json_parse(const char *text, size_t len, size_t max);
  * values of an object's members, count too. Check it before mf_json_parse() on a text from a peer: a parsed
  * value takes about a hundred bytes and far longer than this count. */
 size_t mf_json_count(const char *text, size_t len);
+/* Like mf_json_parse, but accepts what Python's json module writes for non-finite numbers: Infinity and
+ * -Infinity become null, NaN becomes an empty text. */
+cJSON *mf_json_parse_python(const char *text, size_t len, size_t max);
 /* Returns the number of the line, from 1, at which mf_json_parse() stopped reading an invalid text. */
 size_t mf_json_error_line(const char *text, size_t len);
 /* Each function reads member `key` of an object. -ENOENT: the member is absent or null. -EINVAL: the member

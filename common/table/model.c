@@ -16,11 +16,12 @@
 #define COLUMN_NAME    "name"
 #define COLUMN_SHARED  "shared"
 #define COLUMN_CONTEXT "context"
+#define COLUMN_HUB     "hub"
 #define COLUMN_SOURCE  "source"
 
 static const char *const shape_columns[] = {
-    "model_dim", "inter_dim", "expert",    "topk",   "act_type",
-    "dtype",     "q_dtype_a", "q_dtype_w", "q_type", "doweight_stage1",
+    "model_dim", "inter_dim", "expert", "topk",     "act_type",        "dtype",
+    "q_dtype_a", "q_dtype_w", "q_type", "use_g1u1", "doweight_stage1",
 };
 
 #define SHARED_MAX    64
@@ -101,6 +102,8 @@ static int read_model(const struct list *l, struct mf_model *ret, char why[MF_RE
         return refuse(why, l->csv.line, COLUMN_NAME, "letters, digits and _.-");
     if (mf_copy(m.source, sizeof(m.source), cell_of(l, COLUMN_SOURCE)) < 0 || !m.source[0])
         return refuse(why, l->csv.line, COLUMN_SOURCE, "the URL of the model's config.json");
+    if (mf_copy(m.hub, sizeof(m.hub), cell_of(l, COLUMN_HUB)) < 0 || !strchr(m.hub, '/'))
+        return refuse(why, l->csv.line, COLUMN_HUB, "the path on the hub, as in deepseek-ai/DeepSeek-V3");
     if (mf_parse_i64(cell_of(l, COLUMN_SHARED), 0, SHARED_MAX, &shared) < 0)
         return refuse(why, l->csv.line, COLUMN_SHARED, "the number of shared experts, 0 for none");
     if (mf_parse_i64(cell_of(l, COLUMN_CONTEXT), 1, CONTEXT_MAX, &m.context) < 0)
@@ -148,33 +151,64 @@ int mf_model_list(struct mf_model **ret, size_t *ret_n)
     return mf_model_list_read(mf_model_list_csv, strlen(mf_model_list_csv), ret, ret_n, why);
 }
 
-/* True if source is "https://huggingface.co/ORG/NAME/…" and place is "ORG/NAME". */
-static bool is_hub_path(const char *source, const char *place)
+/* Returns the text after the last slash. */
+static const char *base_name(const char *path)
 {
-    static const char hub[] = "https://huggingface.co/";
-    size_t len = strlen(place);
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
 
-    if (strncmp(source, hub, sizeof(hub) - 1) != 0)
-        return false;
-    source += sizeof(hub) - 1;
-    return strncasecmp(source, place, len) == 0 && source[len] == '/' && strchr(place, '/');
+static bool has_name(const struct mf_model *m, const char *name)
+{
+    return strcasecmp(m->name, name) == 0 || strcasecmp(base_name(m->hub), name) == 0;
 }
 
 int mf_model_find(const char *name, struct mf_model *ret)
 {
     _cleanup_(mf_freep) struct mf_model *models = NULL;
     size_t n;
-    int r = mf_model_list(&models, &n);
 
+    if (strchr(name, '/') != strrchr(name, '/')) /* a path of files */
+        return -ENOENT;
+    int r = mf_model_list(&models, &n);
     if (r < 0)
         return r;
     for (size_t i = 0; i < n; i++) {
-        if (strcasecmp(models[i].name, name) == 0 || is_hub_path(models[i].source, name)) {
+        if (has_name(&models[i], base_name(name))) {
             *ret = models[i];
             return 0;
         }
     }
     return -ENOENT;
+}
+
+/* Returns the number of edits from name to the model's nearer name. */
+static size_t distance_to(const struct mf_model *m, const char *name)
+{
+    const char *hub = base_name(m->hub);
+    size_t own = mf_edit_distance(name, strlen(name), m->name, strlen(m->name));
+    size_t theirs = mf_edit_distance(name, strlen(name), hub, strlen(hub));
+
+    return own < theirs ? own : theirs;
+}
+
+int mf_model_similar(const char *name, struct mf_model *ret)
+{
+    _cleanup_(mf_freep) struct mf_model *models = NULL;
+    size_t n, best = SIZE_MAX;
+    int r = mf_model_list(&models, &n);
+
+    if (r < 0)
+        return r;
+    name = base_name(name);
+    for (size_t i = 0; i < n; i++) {
+        size_t distance = distance_to(&models[i], name);
+        if (distance < best) {
+            best = distance;
+            *ret = models[i];
+        }
+    }
+    return best <= strlen(name) / 3 ? 0 : -ENOENT;
 }
 
 /* Converts an fp8 type to the fp8 type of the device: e4m3fnuz on gfx942, e4m3fn on others, as in AITER. */
@@ -230,7 +264,8 @@ int mf_model_layer(const struct mf_model *model, const struct mf_model_split *sp
     if (mf_shape_splits_blocks(&s))
         return refuse_blocks(why, model, split->tp);
     /* Every rank computes the fused shared experts in addition to its own routed experts. */
-    s.ep_experts = split->ep > 1 ? s.expert + split->fused_shared : 0;
+    int32_t all = s.ep_experts > 0 ? s.ep_experts : s.expert; /* including zero experts */
+    s.ep_experts = split->ep > 1 || s.ep_experts > 0 ? all + split->fused_shared : 0;
     s.expert = s.expert / split->ep + split->fused_shared;
     s.topk += split->fused_shared;
     s.q_dtype_a = dtype_on(s.q_dtype_a, split->gfx);

@@ -1,52 +1,69 @@
-/* Parses a model's config.json in the format of Hugging Face transformers. Configs use different names for
- * the same number. */
+/* Parses a model's config.json in the format of Hugging Face transformers, or Mistral's params.json.
+ * Configs use different names for the same number. */
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/base/cleanup.h"
 #include "common/base/json.h"
 #include "common/base/text.h"
-#include "common/table/model.h"
+#include "common/table/model_internal.h"
 
-#define CONFIG_MAX  (4u << 20)
-#define SHARED_MAX  64
-#define LIMIT_MAX   65536.0 /* maximum of `limit` in the form of a shape */
-#define CONTEXT_MAX (INT64_C(1) << 40)
+#define SHARED_MAX    64
+#define LIMIT_MAX     65536.0 /* maximum of `limit` in the form of a shape */
+#define ALPHA_DEFAULT 1.702   /* Swiglu's alpha if the form has none */
+#define CONTEXT_MAX   (INT64_C(1) << 40)
+#define DEPTH_MAX     (MF_MODEL_SCOPES - 1)
 
-/* Members that contain the language model of a multimodal model. */
-static const char *const text_models[] = {"text_config", "llm_config", "language_config", "ffn_config"};
+MF_NAMES_DEFINE(mf_checkpoint, MF_CHECKPOINT_, MF_CHECKPOINT_MAP)
+
+/* Members that contain the language model of a multimodal model, or the layer. */
+static const char *const parts[] = {
+    "text_config", "llm_config", "language_config", "thinker_config", "ffn_config", "moe_config",
+    "moe",         NULL};
 
 /* Names of each number, the most specific first, so that the sizes of routed experts are found before those
  * of a dense layer. */
-static const char *const hidden[] = {"routed_expert_hidden_size", "hidden_size", "d_model", "n_embd", NULL};
-static const char *const inter[] = {"moe_intermediate_size", "expert_ffn_hidden_size", "moe_ffn_hidden_size",
-                                    "intermediate_size",     "ffn_hidden_size",        NULL};
+static const char *const latent[] = {"routed_expert_hidden_size", "moe_latent_size", NULL};
+static const char *const hidden[] = {"hidden_size", "d_model", "n_embd", "dim", NULL};
+static const char *const inter[] = {
+    "moe_intermediate_size", "expert_ffn_hidden_size", "moe_ffn_hidden_size", "expert_hidden_dim",
+    "intermediate_size",     "ffn_hidden_size",        "hidden_dim",          NULL};
 static const char *const experts[] = {"n_routed_experts", "num_experts",     "num_local_experts",
                                       "moe_num_experts",  "num_moe_experts", NULL};
 static const char *const routes[] = {"num_experts_per_tok",
                                      "num_experts_per_token",
                                      "experts_per_token",
+                                     "top_k_experts",
                                      "moe_topk",
                                      "moe_top_k",
                                      "moe_k",
                                      NULL};
 static const char *const shared[] = {"n_shared_experts", "num_shared_experts", "moe_num_shared_experts",
-                                     NULL};
-static const char *const context[] = {"max_position_embeddings", "model_max_length", "n_positions", NULL};
+                                     "num_shared_expert", NULL};
+/* width of all shared experts together */
+static const char *const shared_width[] = {"moe_shared_expert_intermediate_size",
+                                           "shared_expert_intermediate_size", "shared_intermediate_size",
+                                           "share_expert_dim", NULL};
+static const char *const context[] = {"max_position_embeddings", "model_max_length", "n_positions",
+                                      "max_seq_len", NULL};
 
 /* clang-format off */
-static const struct { const char *text; enum mf_act act; } acts[] = {
-    {"silu",              MF_ACT_SILU},
-    {"swish",             MF_ACT_SILU},
-    {"gelu",              MF_ACT_GELU},
-    {"gelu_new",          MF_ACT_GELU_TANH},
-    {"gelu_fast",         MF_ACT_GELU_TANH},
-    {"gelu_pytorch_tanh", MF_ACT_GELU_TANH},
-    {"gelu_tanh",         MF_ACT_GELU_TANH},
-    {"swigluoai",         MF_ACT_SWIGLU},
-    {"swiglu_oai",        MF_ACT_SWIGLU},
-    {"situ",              MF_ACT_SITUV2},
+static const struct { const char *text; enum mf_act act; bool no_up; } acts[] = {
+    {"silu",              MF_ACT_SILU, false},
+    {"swish",             MF_ACT_SILU, false},
+    {"gelu",              MF_ACT_GELU, false},
+    {"gelu_new",          MF_ACT_GELU_TANH, false},
+    {"gelu_fast",         MF_ACT_GELU_TANH, false},
+    {"gelu_pytorch_tanh", MF_ACT_GELU_TANH, false},
+    {"gelu_tanh",         MF_ACT_GELU_TANH, false},
+    {"swigluoai",         MF_ACT_SWIGLU, false},
+    {"swiglu_oai",        MF_ACT_SWIGLU, false},
+    {"situ",              MF_ACT_SITUV2, false},
+    {"relu2",             MF_ACT_RELU2, true}, /* Nemotron-H: the experts have no up projection */
 };
 /* clang-format on */
 
@@ -56,27 +73,114 @@ static int refuse(char why[MF_REASON_MAX], const char *member, const char *sente
     return -EBADMSG;
 }
 
-/* Reads the first member of *names that the object has, and sets *names to its name. -ENOENT: the object has
- * no such member. -EBADMSG: the member's value is not a number or is out of range. */
-static int read_number(const cJSON *object, const char *const **names, int64_t min, int64_t max, int64_t *ret,
-                       char why[MF_REASON_MAX])
+/* ---- members ---- */
+
+/* Returns the first of the names that a part has. *ret_name is set to it. */
+static const cJSON *find_member(const struct mf_model_scopes *scopes, const char *const *names,
+                                const char **ret_name)
 {
-    for (; **names; (*names)++) {
-        int r = mf_json_i64(object, **names, min, max, ret);
-        if (r == -EINVAL)
-            return refuse(why, **names, "a number in the valid range");
-        if (r == 0)
-            return 0;
+    for (size_t i = 0; i < scopes->n; i++) {
+        for (const char *const *name = names; *name; name++) {
+            const cJSON *item = cJSON_GetObjectItemCaseSensitive(scopes->object[i], *name);
+
+            if (!item || cJSON_IsNull(item))
+                continue;
+            *ret_name = *name;
+            return item;
+        }
     }
-    return -ENOENT;
+    return NULL;
+}
+
+static const cJSON *find_one(const struct mf_model_scopes *scopes, const char *key)
+{
+    const char *const names[] = {key, NULL}, *unused;
+    return find_member(scopes, names, &unused);
+}
+
+const char *mf_model_text(const struct mf_model_scopes *scopes, const char *key)
+{
+    const cJSON *item = find_one(scopes, key);
+    return cJSON_IsString(item) ? item->valuestring : "";
+}
+
+int64_t mf_model_number(const struct mf_model_scopes *scopes, const char *key)
+{
+    int64_t value;
+    return mf_json_value_i64(find_one(scopes, key), 0, INT64_C(1) << 40, &value) == 0 ? value : 0;
+}
+
+const cJSON *mf_model_array(const struct mf_model_scopes *scopes, const char *key)
+{
+    const cJSON *item = find_one(scopes, key);
+    return cJSON_IsArray(item) ? item : NULL;
+}
+
+int64_t mf_model_layers(const struct mf_model_scopes *scopes)
+{
+    static const char *const names[] = {"num_hidden_layers", "num_layers", "n_layers", NULL};
+    const char *name;
+    int64_t value;
+
+    return mf_json_value_i64(find_member(scopes, names, &name), 0, INT32_MAX, &value) == 0 ? value : 0;
+}
+
+static void add_note(struct mf_model *m, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void add_note(struct mf_model *m, const char *format, ...)
+{
+    size_t len = strlen(m->not_modelled);
+    va_list args;
+
+    if (len > 0)
+        mf_format(m->not_modelled + len, sizeof(m->not_modelled) - len, "; ");
+    len = strlen(m->not_modelled);
+    va_start(args, format);
+    (void)vsnprintf(m->not_modelled + len, sizeof(m->not_modelled) - len, format, args);
+    va_end(args);
+}
+
+/* Reads a number, or the first positive number of a list with one value per layer or modality. If the list
+ * has several values, adds a note. */
+static int read_value(const cJSON *item, const char *name, int64_t min, int64_t max, struct mf_model *m,
+                      int64_t *ret, char why[MF_REASON_MAX])
+{
+    const cJSON *first = item, *entry;
+    bool same = true;
+    int64_t value;
+
+    if (cJSON_IsArray(item)) {
+        first = NULL;
+        cJSON_ArrayForEach (entry, item) {
+            if (!first && cJSON_IsNumber(entry) && entry->valuedouble > 0)
+                first = entry;
+            same = same && cJSON_Compare(entry, item->child, true);
+        }
+    }
+    if (!first || mf_json_value_i64(first, min, max, &value) < 0)
+        return refuse(why, name, "a number in the valid range, or a list of such numbers");
+    if (!same)
+        add_note(m, "%s has several values, of which only %" PRId64 " is modelled", name, value);
+    *ret = value;
+    return 0;
+}
+
+/* Reads the first member of `names`. -ENOENT: there is none. -EBADMSG: it is not a number in the range. */
+static int read_number(const struct mf_model_scopes *scopes, const char *const *names, int64_t min,
+                       int64_t max, struct mf_model *m, int64_t *ret, char why[MF_REASON_MAX])
+{
+    const char *name;
+    const cJSON *item = find_member(scopes, names, &name);
+
+    return item ? read_value(item, name, min, max, m, ret, why) : -ENOENT;
 }
 
 /* As read_number for a required number. */
-static int need_number(const cJSON *object, const char *const *names, int32_t *ret, char why[MF_REASON_MAX])
+static int need_number(const struct mf_model_scopes *scopes, const char *const *names, struct mf_model *m,
+                       int32_t *ret, char why[MF_REASON_MAX])
 {
-    const char *const *name = names;
     int64_t value;
-    int r = read_number(object, &name, 1, INT32_MAX, &value, why);
+    int r = read_number(scopes, names, 1, INT32_MAX, m, &value, why);
 
     if (r == -ENOENT)
         return refuse(
@@ -87,208 +191,61 @@ static int need_number(const cJSON *object, const char *const *names, int32_t *r
     return r;
 }
 
-static const char *text_of(const cJSON *object, const char *key)
+/* ---- parts of a config ---- */
+
+static bool has_experts(const cJSON *object)
 {
-    const char *text = "";
-    return mf_json_text(object, key, &text) == 0 ? text : "";
-}
-
-static int64_t number_of(const cJSON *object, const char *key)
-{
-    int64_t value;
-    return mf_json_i64(object, key, 0, INT64_C(1) << 40, &value) == 0 ? value : 0;
-}
-
-/* ---- quantisation ---- */
-
-struct quant {
-    enum mf_qtype type;
-    enum mf_dtype a, w;
-};
-
-#define FP8  MF_DTYPE_FP8_E4M3FN
-#define FP4  MF_DTYPE_FP4X2
-#define BF16 MF_DTYPE_BF16
-
-static bool set_quant(struct quant *q, enum mf_qtype type, enum mf_dtype a, enum mf_dtype w)
-{
-    *q = (struct quant){type, a, w};
-    return true;
-}
-
-/* Sets the quantisation type for groups of 128, 32 or 16 elements along the row. False for other sizes. */
-static bool type_of_group(int64_t group, enum mf_qtype *ret)
-{
-    *ret = group == 128 ? MF_QTYPE_PER_1X128 : group == 32 ? MF_QTYPE_PER_1X32 : MF_QTYPE_PER_1X16;
-    return group == 128 || group == 32 || group == 16;
-}
-
-/* The type of the experts can differ from that of the linear layers. DeepSeek-V4's experts are fp4 unless
- * expert_dtype is fp8 (vLLM, deepseek_v4/quant_config.py). */
-static bool has_fp4_experts(const cJSON *layer)
-{
-    const char *dtype = text_of(layer, "expert_dtype");
-
-    return strcmp(dtype, "fp4") == 0 ||
-           (!*dtype && strncmp(text_of(layer, "model_type"), "deepseek_v4", 11) == 0);
-}
-
-/* Reads a quantisation such as {"quant_method": "fp8", "weight_block_size": [128, 128]}. */
-static bool quant_of_fp8(const cJSON *quant, const cJSON *layer, struct quant *ret)
-{
-    const cJSON *block = mf_json_array(quant, "weight_block_size");
-    const cJSON *last = block ? cJSON_GetArrayItem(block, cJSON_GetArraySize(block) - 1) : NULL;
-    enum mf_qtype type;
-
-    if (has_fp4_experts(layer))
-        return set_quant(ret, MF_QTYPE_PER_1X32, FP8, FP4);
-    if (!block)
-        return set_quant(ret, MF_QTYPE_PER_TENSOR, FP8, FP8);
-    return cJSON_IsNumber(last) && type_of_group((int64_t)last->valuedouble, &type) &&
-           type != MF_QTYPE_PER_1X16 && set_quant(ret, type, FP8, FP8);
-}
-
-/* Sets the types for weights of `bits` bits in groups of `group` elements (0: per channel or per tensor).
- * activations: true if activations are quantised too. Returns false if no tuned table has such a layer. */
-static bool quant_of_bits(int64_t bits, bool integer, int64_t group, bool channel, bool activations,
-                          struct quant *ret)
-{
-    enum mf_dtype w = bits == 8 ? (integer ? MF_DTYPE_INT8 : FP8) : integer ? MF_DTYPE_INT4 : FP4;
-    enum mf_qtype type = channel ? MF_QTYPE_PER_TOKEN : MF_QTYPE_PER_TENSOR;
-
-    if (bits != 8 && bits != 4)
-        return false;
-    if (group > 0 && !type_of_group(group, &type))
-        return false;
-    if (bits == 4 && (group == 0 || group == 128))
-        return false; /* no tuned table has such a layer */
-    if (bits == 8 && !activations)
-        return false;
-    return set_quant(ret, type, activations ? w : BF16, w);
-}
-
-/* Reads, for example:
- *   {"config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float", "strategy": "channel"},
- *                                  "input_activations": …}}} */
-static bool quant_of_compressed(const cJSON *quant, const cJSON *layer, struct quant *ret)
-{
-    const cJSON *groups = mf_json_object(quant, "config_groups");
-    const cJSON *first = groups ? groups->child : NULL;
-    const cJSON *weights = cJSON_IsObject(first) ? mf_json_object(first, "weights") : NULL;
-    const char *strategy = text_of(weights, "strategy");
-
-    (void)layer;
-    if (!weights)
-        return false;
-    int64_t group = strcmp(strategy, "block") == 0 ? 128 : number_of(weights, "group_size");
-    return quant_of_bits(number_of(weights, "num_bits"), strcmp(text_of(weights, "type"), "int") == 0, group,
-                         strcmp(strategy, "channel") == 0, mf_json_object(first, "input_activations") != NULL,
-                         ret);
-}
-
-/* Reads, for example:
- *   {"global_quant_config": {"weight": {"dtype": "fp4", "group_size": 32},
- *                            "input_tensors": {"dtype": "fp4"}}} */
-static bool quant_of_quark(const cJSON *quant, const cJSON *layer, struct quant *ret)
-{
-    const cJSON *all = mf_json_object(quant, "global_quant_config");
-    const cJSON *weight = all ? mf_json_object(all, "weight") : NULL,
-                *input = all ? mf_json_object(all, "input_tensors") : NULL;
-    const char *w = text_of(weight, "dtype"), *a = text_of(input, "dtype");
-
-    (void)layer;
-    if (!weight || (strncmp(w, "fp", 2) != 0 && strncmp(w, "int", 3) != 0))
-        return false;
-    if (!quant_of_bits(strchr(w, '8') ? 8 : 4, w[0] == 'i', number_of(weight, "group_size"),
-                       strcmp(text_of(weight, "qscheme"), "per_channel") == 0, input != NULL, ret))
-        return false;
-    if (strncmp(a, "fp8", 3) == 0)
-        ret->a = FP8;
-    return true;
-}
-
-static bool quant_of_modelopt(const cJSON *quant, const cJSON *layer, struct quant *ret)
-{
-    const char *algo = text_of(quant, "quant_algo");
-
-    (void)layer;
-    if (strcmp(algo, "NVFP4") == 0)
-        return set_quant(ret, MF_QTYPE_PER_1X16, FP4, FP4);
-    if (strcmp(algo, "MXFP8") == 0)
-        return set_quant(ret, MF_QTYPE_PER_1X32, FP8, FP8);
-    return strcmp(algo, "FP8") == 0 && set_quant(ret, MF_QTYPE_PER_TENSOR, FP8, FP8);
-}
-
-static bool quant_of_mxfp4(const cJSON *quant, const cJSON *layer, struct quant *ret)
-{
-    (void)quant;
-    (void)layer;
-    return set_quant(ret, MF_QTYPE_PER_1X32, BF16, FP4);
-}
-
-static bool quant_of_mxfp8(const cJSON *quant, const cJSON *layer, struct quant *ret)
-{
-    (void)quant;
-    (void)layer;
-    return set_quant(ret, MF_QTYPE_PER_1X32, FP8, FP8);
-}
-
-static bool quant_of_channels(const cJSON *quant, const cJSON *layer, struct quant *ret)
-{
-    (void)quant;
-    (void)layer;
-    return set_quant(ret, MF_QTYPE_PER_TOKEN, FP8, FP8);
-}
-
-/* clang-format off */
-static const struct {
-    const char *method;
-    /* returns false if the quantisation is not supported */
-    bool (*read)(const cJSON *quant, const cJSON *layer, struct quant *ret);
-} methods[] = {
-    {"fp8",                quant_of_fp8},
-    {"compressed-tensors", quant_of_compressed},
-    {"quark",              quant_of_quark},
-    {"modelopt",           quant_of_modelopt},
-    {"mxfp4",              quant_of_mxfp4},
-    {"mxfp8",              quant_of_mxfp8},
-    {"fbgemm_fp8",         quant_of_channels},
-    {"ptpc_fp8",           quant_of_channels},
-};
-/* clang-format on */
-
-/* Finds the quantisation in the config or in its member for the language model. */
-static const cJSON *find_quant(const cJSON *config, const cJSON *layer)
-{
-    static const char *const names[] = {"quantization_config", "compression_config"};
-
-    for (size_t i = 0; i < MF_ARRAY_LEN(names); i++) {
-        const cJSON *quant = mf_json_object(config, names[i]);
-        if (!quant)
-            quant = mf_json_object(layer, names[i]);
-        if (quant)
-            return quant;
+    for (const char *const *name = experts; *name; name++) {
+        const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, *name);
+        if (item && !cJSON_IsNull(item))
+            return true;
     }
-    return NULL;
+    return false;
 }
 
-static void read_quant(const cJSON *config, const cJSON *layer, struct mf_model *m)
+/* Stores the path of parts to the object that has the experts, outermost first. Returns whether it found
+ * one. */
+static bool find_path(const cJSON *object, int depth, const cJSON *path[MF_MODEL_SCOPES], size_t *ret_n)
 {
-    const cJSON *object = find_quant(config, layer);
-    struct quant q = {MF_QTYPE_NO, m->layer.dtype, m->layer.dtype};
-    const char *method = text_of(object, "quant_method");
-    bool known = object == NULL;
-
-    for (size_t i = 0; object && i < MF_ARRAY_LEN(methods); i++) {
-        if (strcmp(methods[i].method, method) == 0)
-            known = methods[i].read(object, layer, &q);
+    path[depth] = object;
+    *ret_n = (size_t)depth + 1;
+    for (const char *const *part = parts; depth < DEPTH_MAX && *part; part++) {
+        const cJSON *inner = mf_json_object(object, *part);
+        if (inner && find_path(inner, depth + 1, path, ret_n))
+            return true;
     }
-    if (!known)
-        mf_format(m->quant_error, sizeof(m->quant_error),
-                  "quantization_config: quant_method '%s' with these members is not supported", method);
-    m->layer.q_type = q.type;
-    m->layer.q_dtype_a = q.a;
-    m->layer.q_dtype_w = q.w;
+    return has_experts(object);
+}
+
+static void find_scopes(const cJSON *config, struct mf_model_scopes *ret)
+{
+    const cJSON *path[MF_MODEL_SCOPES] = {config};
+    size_t n = 1;
+
+    if (!find_path(config, 0, path, &n)) {
+        path[0] = config;
+        n = 1;
+    }
+    ret->n = n;
+    for (size_t i = 0; i < n; i++)
+        ret->object[i] = path[n - 1 - i];
+}
+
+/* Names other models with experts inside the checkpoint, such as the talker of Qwen3-Omni. */
+static void note_other_models(const cJSON *config, const struct mf_model_scopes *scopes, struct mf_model *m)
+{
+    const cJSON *part;
+
+    cJSON_ArrayForEach (part, config) {
+        const cJSON *path[MF_MODEL_SCOPES];
+        bool read = false;
+        size_t n = 1;
+
+        for (size_t i = 0; i < scopes->n; i++)
+            read = read || scopes->object[i] == part;
+        if (!read && cJSON_IsObject(part) && find_path(part, 1, path, &n))
+            add_note(m, "%.40s has experts of its own", part->string);
+    }
 }
 
 /* ---- other properties ---- */
@@ -306,109 +263,187 @@ static void apply_type(const char *type, struct mf_model *m)
     }
 }
 
-static int read_act(const cJSON *layer, struct mf_shape *s, char why[MF_REASON_MAX])
+/* Returns the text of an activation, which some configs wrap in an object: {"name": "silu"}. */
+static const char *act_text(const struct mf_model_scopes *scopes, const char **ret_name)
 {
-    static const char *const names[] = {"hidden_act", "hidden_activation", "mlp_hidden_act",
-                                        "activation_function"};
-    const char *text = "silu";
-    double limit = 0;
+    static const char *const names[] = {"hidden_act",          "hidden_activation", "mlp_hidden_act",
+                                        "activation_function", "ffn_act_fn",        NULL};
+    const cJSON *item = find_member(scopes, names, ret_name);
+    const cJSON *name = cJSON_IsObject(item) ? cJSON_GetObjectItemCaseSensitive(item, "name") : item;
 
-    for (size_t i = 0; i < MF_ARRAY_LEN(names); i++) {
-        if (mf_json_text(layer, names[i], &text) == 0)
-            break;
-    }
+    return !item ? "silu" : cJSON_IsString(name) ? name->valuestring : "";
+}
+
+static int read_act(const struct mf_model_scopes *scopes, struct mf_model *m, char why[MF_REASON_MAX])
+{
+    const char *name = "hidden_act", *text = act_text(scopes, &name);
+    struct mf_shape *s = &m->layer;
+    double limit = 0, alpha = 0;
     size_t i = 0;
+
     while (i < MF_ARRAY_LEN(acts) && strcmp(acts[i].text, text) != 0)
         i++;
-    if (i == MF_ARRAY_LEN(acts))
-        return refuse(why, "hidden_act", "silu, gelu, gelu_pytorch_tanh, swigluoai or situ");
+    if (i == MF_ARRAY_LEN(acts)) {
+        mf_format(why, MF_REASON_MAX,
+                  "%s '%.40s': expected silu, gelu, gelu_pytorch_tanh, swigluoai, situ or relu2", name, text);
+        return -EBADMSG;
+    }
     s->act_type = acts[i].act;
-    (void)mf_json_double(layer, "swiglu_limit", &limit);
+    s->use_g1u1 = !acts[i].no_up;
+    (void)mf_json_value_double(find_one(scopes, "swiglu_limit"), &limit);
     if (limit > LIMIT_MAX)
         return refuse(why, "swiglu_limit", "at most 65536");
     if (limit > 0)
         s->act_limit = (float)limit;
+    (void)mf_json_value_double(find_one(scopes, "swiglu_alpha"), &alpha);
+    if (s->act_type == MF_ACT_SWIGLU && alpha > 0 && alpha <= LIMIT_MAX && fabs(alpha - ALPHA_DEFAULT) > 1e-6)
+        s->act_alpha = (float)alpha;
     return 0;
+}
+
+/* Adds a note if some layers clamp the activation and others do not (Step-3.5-Flash: swiglu_limits). */
+static void note_limits(const struct mf_model_scopes *scopes, struct mf_model *m)
+{
+    const cJSON *item;
+    double limit = 0;
+    int n = 0;
+
+    cJSON_ArrayForEach (item, mf_model_array(scopes, "swiglu_limits")) {
+        if (cJSON_IsNumber(item) && item->valuedouble > 0) {
+            limit = item->valuedouble;
+            n++;
+        }
+    }
+    if (n > 0)
+        add_note(m,
+                 "swiglu_limits: %d layer%s clamp%s the activation, which is modelled without; for these "
+                 "layers use "
+                 "--act-type SiluStep --set form=limit:%g",
+                 n, n == 1 ? "" : "s", n == 1 ? "s" : "", limit);
 }
 
 /* Reads the number of shared experts. The number is 0 if their width differs from that of the routed experts,
  * because experts of different widths cannot be fused. */
-static int read_shared(const cJSON *layer, struct mf_model *m, char why[MF_REASON_MAX])
+static int read_shared(const struct mf_model_scopes *scopes, struct mf_model *m, char why[MF_REASON_MAX])
 {
-    const char *const *name = shared;
-    int64_t n = 0;
-    int r = read_number(layer, &name, 0, SHARED_MAX, &n, why);
+    int64_t n = 0, width = 0, unused;
+    int r = read_number(scopes, shared, 0, SHARED_MAX, m, &n, why);
 
-    if (r == -ENOENT) {
-        n = number_of(layer, "shared_expert_intermediate_size");
-        n = n % m->layer.inter_dim == 0 && n / m->layer.inter_dim <= SHARED_MAX ? n / m->layer.inter_dim : 0;
-    } else if (r < 0) {
+    if (r < 0 && r != -ENOENT)
         return r;
-    }
-    if (number_of(layer, hidden[0]) > 0 && number_of(layer, hidden[0]) != number_of(layer, hidden[1]))
-        n = 0;
+    r = read_number(scopes, shared_width, 0, INT32_MAX, m, &width, why);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    if (width > 0)
+        n = width % m->layer.inter_dim == 0 && width / m->layer.inter_dim <= SHARED_MAX
+                ? width / m->layer.inter_dim
+                : 0;
+    if (read_number(scopes, latent, 1, INT32_MAX, m, &unused, why) == 0)
+        n = 0; /* the shared experts read the model's hidden state, the routed ones a narrower one */
     m->shared = (int32_t)n;
     return 0;
 }
 
-/* Returns the part of the config that contains the layer. */
-static const cJSON *find_layer(const cJSON *config)
+/* Zero experts have no weights: a route to one adds the hidden state itself (LongCat-Flash). For the kernels
+ * they are experts of another rank. */
+static void read_zero_experts(const struct mf_model_scopes *scopes, struct mf_model *m)
 {
-    for (size_t i = 0; i < MF_ARRAY_LEN(text_models); i++) {
-        const cJSON *part = mf_json_object(config, text_models[i]);
+    int64_t n = mf_model_number(scopes, "zero_expert_num");
 
-        for (size_t j = 0; part && experts[j]; j++) {
-            if (cJSON_GetObjectItemCaseSensitive(part, experts[j]))
-                return part;
-        }
+    if (n > 0 && n + m->layer.expert <= UINT16_MAX) {
+        m->layer.ep_experts = m->layer.expert + (int32_t)n;
+        add_note(m,
+                 "zero_expert_num %" PRId64
+                 ": routes to zero experts count as routes to experts of other ranks; "
+                 "adding the hidden state is not modelled",
+                 n);
     }
-    return config;
 }
 
-static int read_layer(const cJSON *config, const cJSON *layer, struct mf_model *m, char why[MF_REASON_MAX])
+static void read_dtype(const struct mf_model_scopes *scopes, struct mf_model *m)
+{
+    static const char *const names[] = {"torch_dtype", "dtype", NULL};
+    const char *name;
+    const cJSON *item = find_member(scopes, names, &name);
+    const char *text = cJSON_IsString(item) ? item->valuestring : "bfloat16";
+
+    if (strcmp(text, "float16") == 0)
+        m->layer.dtype = MF_DTYPE_FP16;
+    else if (strcmp(text, "bfloat16") != 0)
+        add_note(m, "%s %.20s is modelled as bfloat16; --dtype changes it", name, text);
+}
+
+static int read_sizes(const struct mf_model_scopes *scopes, struct mf_model *m, char why[MF_REASON_MAX])
 {
     struct mf_shape *s = &m->layer;
-    const char *dtype = text_of(layer, "torch_dtype"), *column, *expected;
-    const char *const *lengths = context;
+    int r;
+
+    r = need_number(scopes, find_one(scopes, latent[0]) || find_one(scopes, latent[1]) ? latent : hidden, m,
+                    &s->model_dim, why);
+    if (r < 0 || (r = need_number(scopes, inter, m, &s->inter_dim, why)) < 0 ||
+        (r = need_number(scopes, experts, m, &s->expert, why)) < 0 ||
+        (r = need_number(scopes, routes, m, &s->topk, why)) < 0)
+        return r;
+    r = read_number(scopes, context, 1, CONTEXT_MAX, m, &m->context, why);
+    return r == -ENOENT ? 0 : r;
+}
+
+static int read_layer(const struct mf_checkpoint_json *files, const cJSON *config, struct mf_model *m,
+                      char why[MF_REASON_MAX])
+{
+    struct mf_shape *s = &m->layer;
+    struct mf_model_scopes scopes = {.n = 0};
+    const char *column, *expected;
     int r;
 
     *s = (struct mf_shape){.token = 1, .use_g1u1 = true, .dtype = MF_DTYPE_BF16};
-    if ((r = need_number(layer, hidden, &s->model_dim, why)) < 0 ||
-        (r = need_number(layer, inter, &s->inter_dim, why)) < 0 ||
-        (r = need_number(layer, experts, &s->expert, why)) < 0 ||
-        (r = need_number(layer, routes, &s->topk, why)) < 0 || (r = read_act(layer, s, why)) < 0 ||
-        (r = read_shared(layer, m, why)) < 0)
+    find_scopes(config, &scopes);
+    if ((r = read_sizes(&scopes, m, why)) < 0 || (r = read_act(&scopes, m, why)) < 0 ||
+        (r = read_shared(&scopes, m, why)) < 0)
         return r;
-    if (!*dtype)
-        dtype = *text_of(layer, "dtype") ? text_of(layer, "dtype") : text_of(config, "torch_dtype");
-    if (strcmp(dtype, "float16") == 0)
-        s->dtype = MF_DTYPE_FP16;
-    apply_type(text_of(layer, "model_type"), m);
+    read_dtype(&scopes, m);
+    read_zero_experts(&scopes, m);
+    note_limits(&scopes, m);
+    note_other_models(config, &scopes, m);
+    apply_type(mf_model_text(&scopes, "model_type"), m);
     if (s->act_type == MF_ACT_SWIGLU && s->act_limit == 7)
         s->act_limit = 0; /* 0 selects the default limit of the activation */
-    r = read_number(layer, &lengths, 1, CONTEXT_MAX, &m->context, why);
-    if (r < 0 && r != -ENOENT)
-        return r;
-    read_quant(config, layer, m);
+    mf_model_quant_read(files, &scopes, m);
     if (mf_shape_check(s, &column, &expected) < 0)
         return refuse(why, column, expected);
     return 0;
 }
 
-int mf_model_config_read(const char *text, size_t len, const char *name, struct mf_model *ret,
-                         char why[MF_REASON_MAX])
+static void json_release(struct mf_checkpoint_json *files)
 {
-    _cleanup_(cJSON_Deletep) cJSON *config = mf_json_parse(text, len, CONFIG_MAX);
-    struct mf_model m = {0};
-    int r;
+    for (int i = 0; i < MF_CHECKPOINT_N_; i++)
+        cJSON_Delete(files->file[i]);
+}
 
-    if (!cJSON_IsObject(config)) {
-        mf_format(why, MF_REASON_MAX, "not a JSON object");
+int mf_model_read(const struct mf_checkpoint_text *files, const char *name, struct mf_model *ret,
+                  char why[MF_REASON_MAX])
+{
+    _cleanup_(json_release) struct mf_checkpoint_json json = {0};
+    struct mf_model m = {0};
+
+    for (int i = 0; i < MF_CHECKPOINT_N_; i++) {
+        if (!files->text[i])
+            continue;
+        json.file[i] = mf_json_parse_python(files->text[i], files->len[i], MF_CHECKPOINT_FILE_MAX);
+        if (!cJSON_IsObject(json.file[i])) {
+            mf_format(why, MF_REASON_MAX, "%s: not a JSON object", mf_checkpoint_name((enum mf_checkpoint)i));
+            return -EBADMSG;
+        }
+    }
+    const cJSON *config =
+        json.file[json.file[MF_CHECKPOINT_CONFIG] ? MF_CHECKPOINT_CONFIG : MF_CHECKPOINT_PARAMS];
+    if (!config) {
+        mf_format(why, MF_REASON_MAX, "the checkpoint has neither config.json nor params.json");
         return -EBADMSG;
     }
     mf_format(m.name, sizeof(m.name), "%s", name);
     mf_format(m.source, sizeof(m.source), "%s", name);
-    r = read_layer(config, find_layer(config), &m, why);
+    int r = read_layer(&json, config, &m, why);
     if (r == 0)
         *ret = m;
     return r;

@@ -29,6 +29,12 @@ static void check_layer(const struct mf_model *m)
     }
 }
 
+/* Every second input also serves as hf_quant_config.json. */
+static const char *hf_quant(const uint8_t *data, size_t size)
+{
+    return size % 2 == 1 ? (const char *)data : NULL;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     _cleanup_(mf_freep) struct mf_model *models = NULL;
@@ -37,7 +43,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size_t n = 0;
     int r;
 
-    r = mf_model_config_read((const char *)data, size, "fuzz", &m, why);
+    const struct mf_checkpoint_text files = {
+        .text =
+            {[MF_CHECKPOINT_CONFIG] = (const char *)data, [MF_CHECKPOINT_HF_QUANT] = hf_quant(data, size)},
+        .len = {[MF_CHECKPOINT_CONFIG] = size, [MF_CHECKPOINT_HF_QUANT] = size}};
+    r = mf_model_read(&files, "fuzz", &m, why);
     if (r == 0)
         check_layer(&m);
     else

@@ -268,10 +268,14 @@ static const struct {
      {"--model", "deepseek-v3", "--tp=8", "--set", "inter_dim=384"}, 0,
       {"Every token count", NULL, NULL, NULL}, ""},
     {{ROWS(1, 32768, PLAIN)}, {"--model", "CONFIG", "--tp", "8"}, 0,
-     {"Every token count", "/config.json on gfx950/256", NULL, NULL}, ""},
+     {"Every token count", " on gfx950/256", NULL, NULL},
+     "weights, QuantType.per_1x128 (config.json: quantization_config: weight_block_size [128,128])"},
+    {{ROWS(1, 32768, PLAIN)}, {"--model", "CONFIG", "--tp=8", "--json"}, 0,
+     {"\"quant_source\":\t\"config.json: quantization_config: weight", NULL, NULL, NULL}, ""},
     /* usage errors */
     {{ROWS(1, 1, PLAIN)}, {"--tp", "8"}, 2, {NULL}, "give --model"},
-    {{ROWS(1, 1, PLAIN)}, {"--model", "deepseek-v33"}, 2, {NULL}, "'deepseek-v33': neither a known model"},
+    {{ROWS(1, 1, PLAIN)}, {"--model", "deepseek-v33"}, 2, {NULL},
+     "'deepseek-v33': neither a known model nor a config.json; did you mean deepseek-v3?"},
     {{ROWS(1, 1, PLAIN)}, {"--model", "nowhere.json"}, 2, {NULL}, "nowhere.json"},
     {{ROWS(1, 1, PLAIN)}, {"--model", "deepseek-v3", "--tp", "3"}, 2, {NULL},
      "cannot be divided over 3 ranks"},
@@ -396,6 +400,39 @@ MF_TEST(untuned_fills_the_holes)
     r = moefarm("", "csv", "coverage", in_folder("table.csv"), "--model", "deepseek-r1", "--tp", "8",
                 "--fused-shared-experts", "yes", NULL);
     assert_code(r, 0);
+    remove_folder();
+}
+
+/* A quantisation in a file beside config.json counts; an unknown one is an error with the options to set
+ * it. */
+MF_TEST(checkpoint_files)
+{
+    static const char *const files[][2] = {
+        {"{\"quantization\": {\"quant_algo\": \"NVFP4\", \"group_size\": 16}}",
+         "experts have torch.float4_e2m1fn_x2 activations and torch.float4_e2m1fn_x2 weights, "
+         "QuantType.per_1x16 (hf_quant_config.json: quantization: quant_algo NVFP4, group_size 16)"},
+        {"{\"quantization\": {\"quant_algo\": \"W4A8_AWQ\"}}",
+         "hf_quant_config.json: quantization: quant_algo W4A8_AWQ is not a quantisation of the experts that "
+         "tuned tables can express; give --q-type, --q-dtype-a and --q-dtype-w"},
+        {"{", "hf_quant_config.json: not a JSON object"},
+    };
+
+    make_folder();
+    text_file_write(in_folder("config.json"), "{\"hidden_size\": 7168, \"moe_intermediate_size\": 2048, "
+                                              "\"n_routed_experts\": 256, \"num_experts_per_tok\": 8}");
+    for (size_t i = 0; i < MF_ARRAY_LEN(files); i++) {
+        text_file_write(in_folder("hf_quant_config.json"), files[i][0]);
+        struct ran r = moefarm("", "csv", "coverage", "--model", folder, "--class", "gfx950/256", "--untuned",
+                               in_folder("untuned.csv"), NULL);
+        assert_code(r, i == 0 ? 0 : 2);
+        assert_says(r.err, files[i][1]);
+    }
+    struct ran r = moefarm("", "csv", "coverage", "--model", folder, "--class", "gfx950/256", "--untuned",
+                           in_folder("untuned.csv"), "--q-type", "No", NULL);
+    assert_code(r, 2); /* an unreadable file is no reason to ignore the file */
+    ck_assert_int_eq(unlink(in_folder("hf_quant_config.json")), 0);
+    ck_assert_int_eq(unlink(in_folder("untuned.csv")), 0);
+    ck_assert_int_eq(unlink(in_folder("config.json")), 0);
     remove_folder();
 }
 

@@ -367,6 +367,33 @@ MF_TEST(trees_are_printed_as_cjson_does)
     ck_assert_ptr_null(mf_json_print(NULL));
 }
 
+/* clang-format off */
+static const struct { const char *text, *printed; } python[] = {
+    {"[NaN,Infinity]",                      "[\"\",null]"},
+    {"[Infinity, -Infinity, 1]",            "[null,null,1]"},
+    {"{\"a\":NaN}",                         "{\"a\":\"\"}"},
+    {"{\"a\":\"Infinity \\\" NaN\",\"NaN\":2}", "{\"a\":\"Infinity \\\" NaN\",\"NaN\":2}"},
+    {"[1",                                  NULL},
+    {"Infinit",                             NULL},
+    {"",                                    NULL},
+};
+/* clang-format on */
+
+MF_TEST(python_numbers, .rows = MF_ARRAY_LEN(python))
+{
+    size_t len = strlen(python[_i].text);
+    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse_python(python[_i].text, len, 100);
+
+    if (!python[_i].printed) {
+        ck_assert_ptr_null(json);
+        return;
+    }
+    ck_assert_ptr_nonnull(json);
+    _cleanup_(mf_freep) char *text = mf_json_print(json);
+    ck_assert_str_eq(text, python[_i].printed);
+    ck_assert_ptr_null(mf_json_parse_python(python[_i].text, len, len - 1));
+}
+
 int main(void)
 {
     return mf_check_main(NULL);
