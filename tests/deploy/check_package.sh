@@ -79,6 +79,15 @@ done
 expect_device '^hip:amd:0 +gfx90a/2: '
 expect_device 'compiler hiprtc 9.0 libamdhip64.so.6.10.0,'
 
+echo "== HIP's headers"
+for folder in /opt/rocm-*; do
+    mkdir -p $folder/include/hip
+    echo >$folder/include/hip/hip_runtime_api.h
+done
+cmake -S "$MF_SOURCE_DIR" -B configured -DMF_SIM=OFF >configure.log 2>&1 || fail "configuring fails"
+grep -qx 'MF_HIP_INCLUDE:PATH=/opt/rocm-6.10.0/include' configured/CMakeCache.txt ||
+    fail "a build uses $(grep MF_HIP_INCLUDE: configured/CMakeCache.txt)"
+
 echo "== use"
 examples=/usr/share/doc/moefarm/examples
 head -n 3 $examples/qwen3_untuned_fmoe.csv >shapes.csv
