@@ -40,7 +40,8 @@ dpkg -L moefarm-server moefarm-worker moefarm-cli libfmoe-dev | sort -u >files
 for file in bin/moefarmd bin/moefarm-worker bin/moefarm lib/systemd/system/moefarmd.service \
     lib/systemd/system/moefarm-worker@.service lib/systemd/system/moefarm-pull@.service \
     lib/systemd/system/moefarm-pull@.timer lib/sysusers.d/moefarm-pull.conf \
-    libexec/moefarm/moefarm-compile share/moefarm/hip/tile.hip share/moefarm/models.csv \
+    libexec/moefarm/moefarm-compile libexec/moefarm/moefarm-hip-nvidia.so \
+    libexec/moefarm/moefarm-hip-amd.so share/moefarm/hip/tile.hip share/moefarm/models.csv \
     share/doc/moefarm/docs/api.md share/doc/moefarm/SECURITY.md \
     share/doc/moefarm/examples/qwen3_untuned_fmoe.csv share/doc/moefarm-worker/copyright \
     include/fmoe.h share/man/man3/fmoe.3 share/doc/libfmoe-dev/examples/serve_layer.c \
@@ -113,12 +114,13 @@ export MOEFARM_URL=http://127.0.0.1:$http
 moefarm-worker --coordinator "tcp://127.0.0.1:$hub" --device sim:gfx942/304:0 --name w --spool spool \
     >worker.log 2>&1 &
 workers=($!)
+moefarm-worker --coordinator "tcp://127.0.0.1:$hub" --device hip:nvidia:0 --name nvidia --spool spool \
+    >worker-nvidia.log 2>&1 &
+workers+=($!)
 # no sandbox, because the fake compiler for AMD starts g++
-for device in hip:nvidia:0 hip:amd:0; do
-    moefarm-worker --coordinator "tcp://127.0.0.1:$hub" --device $device --name ${device//:/-} --no-sandbox \
-        --spool spool >worker-${device//:/-}.log 2>&1 &
-    workers+=($!)
-done
+moefarm-worker --coordinator "tcp://127.0.0.1:$hub" --device hip:amd:0 --name amd --spool spool --no-sandbox \
+    >worker-amd.log 2>&1 &
+workers+=($!)
 timeout 100 moefarm submit shapes.csv --classes gfx942/304 --watch >watch.log 2>&1 || fail "the batch failed"
 moefarm export --simulated -o tuned.csv >/dev/null
 [ "$(wc -l <tuned.csv)" = 3 ] || fail "expected 3 lines in the table, got $(wc -l <tuned.csv)"
