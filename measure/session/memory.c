@@ -114,6 +114,12 @@ int mf_memory_seal(int fd)
     return fcntl(fd, F_ADD_SEALS, SEALS | F_SEAL_SEAL) < 0 ? -errno : 0;
 }
 
+int mf_memory_seal_for_others(int fd)
+{
+    const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
+    return fcntl(fd, F_ADD_SEALS, seals) < 0 ? -errno : 0;
+}
+
 int mf_memory_check_sealed(int fd, uint64_t bytes)
 {
     struct stat st;

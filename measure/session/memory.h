@@ -13,6 +13,8 @@ int mf_memory_file(const char *name, uint64_t bytes, int *ret_fd);
 int mf_memory_file_sparse(const char *name, uint64_t bytes, int *ret_fd);
 int mf_memory_populate(int fd, uint64_t bytes);
 int mf_memory_seal(int fd);
+/* Seals the file against writes except through mappings that exist. */
+int mf_memory_seal_for_others(int fd);
 /* Returns -EPERM if the file is not sealed against shrinking, growing and writing, or -EINVAL if it is
  * shorter than `bytes`. */
 int mf_memory_check_sealed(int fd, uint64_t bytes);

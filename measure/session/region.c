@@ -140,9 +140,11 @@ int mf_region_find(struct mf_memfd_store *memfd_store, const char *key, size_t b
     return 0;
 }
 
-void mf_region_protect(struct mf_region *r)
+int mf_region_protect(struct mf_region *r)
 {
-    (void)mprotect(r->at, r->bytes, PROT_READ);
+    if (!r->at)
+        return 0;
+    return mprotect(r->at, r->bytes, PROT_READ) < 0 ? -errno : mf_memory_seal_for_others(r->fd);
 }
 
 int mf_region_alloc_copy(struct mf_region *r, struct mf_device *device)

@@ -37,8 +37,9 @@ int mf_region_seal(int fd, size_t bytes, struct mf_memfd_store *memfd_store, con
 /* Maps the file stored under the key read-only, with all pages present. Returns -ENOENT if the store has no
  * such file of that size. */
 int mf_region_find(struct mf_memfd_store *memfd_store, const char *key, size_t bytes, struct mf_region *ret);
-/* Write-protects the host mapping, so that a step that writes to its input faults. */
-void mf_region_protect(struct mf_region *r);
+/* Write-protects the host mapping, so that a step that writes to its input faults, and the file, so that a
+ * foreign program can map it only for reading. Does nothing if the host has no copy. Returns 0 or -errno. */
+int mf_region_protect(struct mf_region *r);
 void mf_region_release(struct mf_region *r);
 /* Finds the memory file and the offset of a host address in any region of this process, so that a foreign
  * program can map the file. Returns -ENOENT if the address is in no region. */

@@ -531,7 +531,7 @@ static void run(struct probe *p)
 {
     const struct mf_unit_result blank = p->result;
     run_probe(p);
-    if (p->result.status == MF_STATUS_WRONG && mf_session_inputs_unprotected(p->s))
+    if (p->result.status == MF_STATUS_WRONG && mf_session_data_suspect(p->s))
         run_on_fresh_data(p, &blank);
     p->s->step_has_run = true;
 }

@@ -63,7 +63,10 @@ static int make_inputs(struct mf_session *s)
         return r;
     s->data = (struct mf_layer_data){
         .shape = s->shape, .x = (uint16_t *)s->x_region.at, .ids = ids, .weights = weights};
-    return mf_rotation_make(&s->shape, ids, &s->rotation);
+    r = mf_rotation_make(&s->shape, ids, &s->rotation);
+    if (r == 0)
+        r = mf_region_protect(&s->x_region);
+    return r < 0 ? r : mf_region_protect(&s->topk_region);
 }
 
 static int make_bias(struct mf_session *s, enum mf_tensor b, struct mf_region *region, const float **ret)
@@ -75,6 +78,8 @@ static int make_bias(struct mf_session *s, enum mf_tensor b, struct mf_region *r
     int r = mf_region_new((size_t)mf_part_bytes(&part[0]), region);
     if (r == 0)
         r = mf_data_bias(&s->shape, b, s->options.seed, (float *)(void *)region->at);
+    if (r == 0)
+        r = mf_region_protect(region);
     *ret = (const float *)(const void *)region->at;
     return r;
 }

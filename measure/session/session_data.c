@@ -328,11 +328,12 @@ int mf_session_input(struct mf_session *s, const struct mf_tensor_spec *a, int r
     if (r < 0)
         return r;
     r = mf_array_grow(&s->inputs, s->n_inputs, &s->cap_inputs, sizeof(*s->inputs));
+    if (r == 0)
+        r = mf_region_protect(&in.buffer.region);
     if (r < 0) {
         mf_guarded_release(&in.buffer);
         return r;
     }
-    mf_region_protect(&in.buffer.region);
     s->buffer_bytes += in.buffer.region.bytes;
     s->inputs[s->n_inputs++] = in;
     *ret_launch_ref = in.buffer.launch_ref;
@@ -535,10 +536,39 @@ void mf_session_free_buffers(struct mf_session *s)
     free(s->outputs);
 }
 
+static int renew_region(struct mf_session *s, struct mf_region *r)
+{
+    size_t bytes = r->bytes;
+    if (bytes == 0)
+        return 0;
+    mf_region_release(r);
+    return mf_session_reserve(s, r, bytes);
+}
+
+/* Puts all writable data of a host device into new files, because a foreign program may have mapped the old
+ * files. */
+static int renew_outputs(struct mf_session *s)
+{
+    int r = renew_region(s, &s->workspace);
+    if (r == 0)
+        r = renew_region(s, &s->arena);
+    for (size_t i = 0; i < s->n_outputs; i++) {
+        for (int run = 0; run < 2 && r == 0; run++) {
+            struct mf_guarded *old = &s->outputs[i]->run[run], fresh;
+            r = new_output(s, &old->tensor_spec, &fresh);
+            if (r < 0)
+                break;
+            mf_guarded_release(old);
+            *old = fresh;
+        }
+    }
+    return r;
+}
+
 int mf_session_renew(struct mf_session *s)
 {
-    int r = 0;
     drop_inputs(s);
+    int r = s->device->ops->own_memory ? 0 : renew_outputs(s);
     (void)mf_session_free_device_cache(s);
     for (size_t i = 0; i < s->n_weights && r == 0; i++) {
         struct mf_session_weight *w = &s->weights[i];
@@ -558,6 +588,11 @@ void mf_session_retry_reason(char reason[MF_REASON_MAX])
               "passed after the inputs were restored; an earlier step must have overwritten them. First "
               "verdict: %s",
               first_verdict);
+}
+
+bool mf_session_data_suspect(const struct mf_session *s)
+{
+    return s->step_has_run || (s->extra && s->extra->n > 0);
 }
 
 bool mf_session_inputs_unprotected(const struct mf_session *s)

@@ -96,11 +96,15 @@ bool mf_session_free_device_cache(struct mf_session *s);
 /* Makes the region at least `bytes` bytes large. The contents of the region are then undefined. */
 int mf_session_reserve(struct mf_session *s, struct mf_region *region, size_t bytes);
 /* Restores all step inputs, because an earlier step may have overwritten device memory without touching a
- * guard band. Weights are rewritten in place. Other inputs are dropped and created again on demand.
- * mf_tensor_refs of inputs become invalid; mf_tensor_refs of weights and outputs stay valid. */
+ * guard band. Weights are rewritten in place. Other inputs are dropped and created again on demand. If the
+ * device uses host memory, outputs, workspace and arena get new, empty memory. mf_tensor_refs of weights stay
+ * valid, as do those of outputs of a device with its own memory; all others become invalid. */
 int mf_session_renew(struct mf_session *s);
 /* Rewrites the reason of a failed result, after a retry on restored inputs has passed. */
 void mf_session_retry_reason(char reason[MF_REASON_MAX]);
+/* True if a wrong result may come from data that an earlier step or a foreign program has overwritten. The
+ * step must then run again on restored data before it is rejected. */
+bool mf_session_data_suspect(const struct mf_session *s);
 /* True if an earlier step may have overwritten the inputs, because the device cannot write-protect them. */
 bool mf_session_inputs_unprotected(const struct mf_session *s);
 /* Drops all inputs and outputs if their total size is too large. Call it between steps only. */

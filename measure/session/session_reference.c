@@ -86,11 +86,12 @@ int mf_session_z(struct mf_session *s)
     int r = mf_region_new(bytes, &s->z_region);
     if (r == 0)
         r = mf_device_data_z(s->device_data, &s->data, &s->ref, (float *)(void *)s->z_region.at);
+    if (r == 0)
+        r = mf_region_protect(&s->z_region);
     if (r < 0) {
         mf_region_release(&s->z_region);
         return r;
     }
-    mf_region_protect(&s->z_region);
     s->ref.z = (float *)(void *)s->z_region.at;
     return 0;
 }

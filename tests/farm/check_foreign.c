@@ -245,6 +245,44 @@ MF_TEST(applies_batch_options, .rows = MF_ARRAY_LEN(flaws))
     (void)unlink(file);
 }
 
+/* The example runner, which also tries to overwrite its inputs through every way to their files. */
+#define OVERWRITES                                                                                   \
+    "import mmap, os, sys\n"                                                                         \
+    "sys.dont_write_bytecode = True\n"                                                               \
+    "sys.path.insert(0, '" MF_SOURCE_DIR "/examples')\n"                                             \
+    "import python_runner as p\n"                                                                    \
+    "right = p.load\n"                                                                               \
+    "def write_mapped(fd, data, at):\n"                                                              \
+    "    start = at % 4096\n"                                                                        \
+    "    with mmap.mmap(fd, start + len(data), mmap.MAP_SHARED, offset=at - start) as window:\n"     \
+    "        window[start:] = data\n"                                                                \
+    "def load(m):\n"                                                                                 \
+    "    loaded = right(m)\n"                                                                        \
+    "    for part in (part for b in m['buffers'] if b['side'] == 'needs' for part in b['parts']):\n" \
+    "        for write in (os.pwrite, write_mapped):\n"                                              \
+    "            try: write(os.open(part['path'], os.O_RDWR), @ * part['bytes'], part['offset'])\n"  \
+    "            except OSError: pass\n"                                                             \
+    "    return loaded\n"                                                                            \
+    "p.load = load\n"                                                                                \
+    "p.main()\n"
+
+/* No candidate is wrong because a foreign runner writes to the inputs that all candidates share. */
+MF_TEST(cannot_write_to_inputs)
+{
+    char file[64], command[96];
+    farm_start(&farm, 1000);
+    write_program(OVERWRITES, "b'A'", file, command);
+    start_worker(command, "move,one,python", NULL);
+    int batch = farm_run(&farm, FARM_CSV_HEAD FARM_CSV_SMALL, "");
+    (void)unlink(file);
+    _cleanup_(cJSON_Deletep) cJSON *wrong = farm_task_list(&farm, batch, "steps?status=wrong");
+    const cJSON *first = cJSON_GetArrayItem(mf_json_array(wrong, "items"), 0);
+    ck_assert_msg(!first, "%d wrong steps, first: %s", cJSON_GetArraySize(mf_json_array(wrong, "items")),
+                  farm_text(first, "reason"));
+    _cleanup_(cJSON_Deletep) cJSON *task = farm_get(&farm, "/api/v1/tasks/1");
+    ck_assert_str_eq(farm_text(task, "state"), "done");
+}
+
 /* The example runner, which first attacks all processes whose command line names the farm's folder, except
  * runners and their supervisors: in a PID namespace, the runner has the pid of its supervisor. */
 #define ATTACKS                                                                                          \

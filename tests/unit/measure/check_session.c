@@ -58,6 +58,57 @@ MF_TEST(output_pointers_stay_valid)
     }
 }
 
+/* ---- overwritten data ---- */
+
+/* Overwrites memory as a hostile step could: write protection can be removed in the same process. */
+static void overwrite(struct mf_region *r)
+{
+    ck_assert_int_eq(mprotect(r->at, r->bytes, PROT_READ | PROT_WRITE), 0);
+    memset(r->at, 0x5a, r->bytes);
+}
+
+/* A file of inputs cannot be mapped for writing, not even by another descriptor. */
+MF_TEST(inputs_are_sealed)
+{
+    struct mf_shape s = planted_shape(0, 64);
+    planted_session_start(&s, &defaults, NULL);
+    struct mf_step step = planted_step(&s, "stage1", 16, PLANTED_NONE);
+    ck_assert_int_eq(planted_probe(&step).status, MF_STATUS_OK);
+    ck_assert_uint_ge(test_session->n_inputs, 2);
+    for (size_t i = 0; i < test_session->n_inputs + 2; i++) {
+        const struct mf_region *r = i == 0   ? &test_session->x_region
+                                    : i == 1 ? &test_session->topk_region
+                                             : &test_session->inputs[i - 2].buffer.region;
+        char path[48];
+        mf_format(path, sizeof(path), "/proc/self/fd/%d", r->fd);
+        _cleanup_(mf_closep) int fd = open(path, O_RDWR | O_CLOEXEC);
+        ck_assert_int_ge(fd, 0);
+        ck_assert_ptr_eq(mmap(NULL, r->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
+        ck_assert_int_eq(pwrite(fd, "x", 1, 0), -1);
+        ck_assert_int_eq(ftruncate(fd, 0), -1);
+        ck_assert_ptr_ne(mmap(NULL, r->bytes, PROT_READ, MAP_SHARED, fd, 0), MAP_FAILED);
+    }
+}
+
+/* A step that fails is run again on fresh data on every device, also on the CPU. */
+MF_TEST(failed_step_runs_on_fresh_inputs)
+{
+    struct mf_shape s = planted_shape(0, 64);
+    planted_session_start(&s, &defaults, NULL);
+    struct mf_step step = planted_step(&s, "stage1", 16, PLANTED_NONE);
+    ck_assert_int_eq(planted_probe(&step).status, MF_STATUS_OK);
+    for (size_t i = 0; i < test_session->n_inputs; i++) {
+        /* the kernel would follow wrong indices */
+        if (test_session->inputs[i].buffer.tensor_spec.format != MF_FORMAT_INDEX)
+            overwrite(&test_session->inputs[i].buffer.region);
+    }
+    struct mf_unit_result r = planted_probe(&step);
+    ck_assert_msg(r.status == MF_STATUS_OK, "%s", r.reason);
+    ck_assert_msg(strstr(r.reason, "passed after the inputs were restored; ") != NULL, "%s", r.reason);
+    step = planted_step(&s, "stage1", 16, PLANTED_NAN);
+    ck_assert_int_eq(planted_probe(&step).status, MF_STATUS_WRONG);
+}
+
 /* ---- kept data ---- */
 
 /* A second session, with another token count, reuses the weights of the first session. The files of the
