@@ -6,9 +6,9 @@
  *   known (unit, attempt, seq)  the result is acknowledged again and otherwise ignored
  *
  * A death is a runner that crashed or hung. A runner that is killed from outside looks like a crash of its
- * current step. So the first death in a step of a task is stored only as a sample, and the farm retries the
- * step in a separate unit, on another worker if there is one. The second death decides the step and
- * quarantines the kernel for the class. */
+ * current step. So the first death of a kernel is stored only as a sample, and the farm retries the step in a
+ * separate unit, on another worker if there is one. Meanwhile no other worker of the class runs the kernel
+ * (suspect.c). The second death quarantines the kernel for the class and decides the step in all tasks. */
 #include "server/farm/farm_private.h"
 
 #include "common/base/fault.h"
@@ -129,25 +129,6 @@ static int add_failure_event(struct mf_farm *f, const struct mf_lease *l, const 
     return mf_event_add(f, l->task->batch->id, "failure", body);
 }
 
-/* Retries the step in a separate unit. The best times of this unit are copied to the new unit. */
-static int retry_alone(struct mf_farm *f, const struct mf_lease *l, const struct mf_lease_item *item)
-{
-    struct mf_buf body;
-    char covers[MF_OPS_TEXT_MAX];
-    mf_buf_init(&body, 16u << 10);
-    (void)mf_buf_addf(&body, "{\"steps\":[%" PRId64 "],\"best_us\":{", item->id);
-    for (int i = 0; i < l->best.n; i++) {
-        mf_ops_print(l->best.entries[i].covers, covers);
-        (void)mf_buf_addf(&body, "%s\"%s\":", i ? "," : "", covers);
-        mf_json_put_number(&body, l->best.entries[i].us);
-    }
-    int r = mf_buf_adds(&body, "}}");
-    if (r == 0)
-        r = mf_unit_add(f, l->task, MF_UNIT_PROBE, body.data, l->worker);
-    mf_buf_release(&body);
-    return r;
-}
-
 static int quarantine(struct mf_farm *f, const struct mf_lease *l, const struct mf_lease_item *item,
                       struct mf_result_message *m)
 {
@@ -175,9 +156,10 @@ static int quarantine(struct mf_farm *f, const struct mf_lease *l, const struct 
     return mf_event_add(f, 0, "quarantine", body);
 }
 
-/* Returns 0 after the first death in this step of the task, which causes a retry, or 1 after the second. */
+/* Records a death. The first death of a kernel on a class returns 0 and adds a unit that retries the step. The
+ * second one returns 1 and quarantines the kernel. */
 static int handle_death(struct mf_farm *f, struct mf_slot *slot, const struct mf_lease *l,
-                        const struct mf_lease_item *item, struct mf_result_message *m)
+                        const struct mf_lease_item *item, struct mf_result_message *m, int64_t *ret_retry)
 {
     int64_t n = 0;
     slot->n_deaths++;
@@ -185,8 +167,24 @@ static int handle_death(struct mf_farm *f, struct mf_slot *slot, const struct mf
                             m->reason, f->wall_ms, &n);
     if (r < 0)
         return r;
-    r = n < 2 ? retry_alone(f, l, item) : quarantine(f, l, item, m);
-    return r < 0 ? r : n >= 2;
+    if (n < 2 && !mf_suspect_is(f, item->kernel, l->task->class_id)) {
+        const struct mf_unit_steps step = {.ids = &item->id, .n = 1, .avoid_worker = l->worker};
+        return mf_unit_add_steps(f, l->task, &l->best, &step, ret_retry);
+    }
+    r = quarantine(f, l, item, m);
+    return r < 0 ? r : 1;
+}
+
+/* Tells the other units about the fate of the kernel. retry: the unit added by handle_death; 0: none. */
+static int settle_suspicion(struct mf_farm *f, const struct mf_slot *slot, const struct mf_lease *l,
+                            const struct mf_lease_item *item, const char *reason, int64_t retry)
+{
+    int64_t class = l->task->class_id;
+    if (retry)
+        return mf_suspect_add(f, item->kernel, class, retry);
+    return item->status == MF_STATUS_QUARANTINED
+               ? mf_suspect_quarantine(f, item->kernel, class, slot->id, reason)
+               : mf_suspect_survived(f, item->kernel, class, l->unit);
 }
 
 static int end_probe(struct mf_farm *f, struct mf_lease *l, const char *reason)
@@ -205,9 +203,10 @@ static int handle_step(struct mf_farm *f, struct mf_slot *slot, struct mf_lease 
     mf_result_judge(m, item->flops, item->bytes, &slot->ceilings);
     bool died = m->status == MF_STATUS_CRASH || m->status == MF_STATUS_HANG;
     struct mf_result_note note = {.died = died ? mf_status_name(m->status) : NULL};
+    int64_t retry = 0;
     int r = 1;
     if (died)
-        r = handle_death(f, slot, l, item, m);
+        r = handle_death(f, slot, l, item, m, &retry);
     if (r < 0)
         return r;
     bool final = r > 0;
@@ -220,7 +219,7 @@ static int handle_step(struct mf_farm *f, struct mf_slot *slot, struct mf_lease 
     r = final ? mf_task_measured(f, l->task, item->covers, slot->id, m->status, m->us) : 0;
     if (r == 0 && m->status != MF_STATUS_OK && m->status != MF_STATUS_SLOW)
         r = add_failure_event(f, l, m);
-    return r;
+    return r < 0 ? r : settle_suspicion(f, slot, l, item, m->reason, retry);
 }
 
 static int handle_probe(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l,

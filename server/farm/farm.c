@@ -121,6 +121,7 @@ void mf_farm_reset_state(struct mf_farm *f)
     for (size_t i = 0; i < f->n_new_events; i++)
         free(f->new_events[i].body);
     f->n_new_events = f->n_touched = f->n_acknowledged = 0;
+    f->n_suspects = 0;
     f->ranking = false;
     f->wake_waiting = f->misses_new = true;
 }
@@ -182,6 +183,7 @@ struct mf_farm *mf_farm_free(struct mf_farm *f)
     free(f->unsent_event.body);
     free(f->answers);
     free(f->touched);
+    free(f->suspects);
     free(f);
     return NULL;
 }
@@ -306,6 +308,8 @@ static int housekeep(struct mf_farm *f)
         return 0;
     f->housekept_ms = f->now_ms;
     int r = mf_units_expire(f);
+    if (r == 0)
+        r = mf_suspects_expire(f);
     if (f->reconnect_deadline_ms && f->now_ms >= f->reconnect_deadline_ms) {
         f->reconnect_deadline_ms = 0;
         for (size_t i = 0; i < f->slots.n; i++)

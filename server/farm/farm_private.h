@@ -96,12 +96,20 @@ struct mf_lease {
     bool second_try;      /* this unit repeats a race or comparison in which a pipeline killed its runner */
     /* worker that ran the comparison on the first device; 0: this unit is the first comparison */
     int64_t first_worker;
-    char *routing; /* routing profile of a regret race (regret.h); NULL for other units */
-    bool rerun;    /* this unit measures the config's pipeline again (order.c) */
-    int n_groups;  /* raced layouts (ladder.c); 0: all pipelines are in group 0 */
+    char *routing;       /* routing profile of a regret race (regret.h); NULL for other units */
+    bool rerun;          /* this unit measures the config's pipeline again (order.c) */
+    int n_groups;        /* raced layouts (ladder.c); 0: all pipelines are in group 0 */
+    int64_t held_kernel; /* the unit holds a step of this suspect kernel and has no worker; 0: normal lease */
     size_t n, n_left;
     struct mf_lease_item *items;
     struct mf_best_times best; /* times of this unit's steps only, in measuring order */
+};
+
+/* A kernel that has killed one runner of a class and is retried (suspect.c). */
+struct mf_suspect {
+    int64_t kernel, class;
+    int64_t retry;    /* the unit that retries it */
+    int64_t until_ms; /* monotonic: end of the time in which a worker must take the retry */
 };
 
 struct mf_event {
@@ -122,7 +130,9 @@ struct mf_farm {
     int64_t now_ms, wall_ms; /* monotonic and wall-clock time at the start of this iteration */
     struct mf_slots slots;
     struct mf_map batches, tasks, leases; /* keyed by id */
-    struct mf_map start_tags;             /* keyed by batch and class, see unit.c */
+    struct mf_suspect *suspects;
+    size_t n_suspects, cap_suspects;
+    struct mf_map start_tags; /* keyed by batch and class, see unit.c */
     struct mf_task **touched;
     size_t n_touched, cap_touched;
     bool wake_waiting; /* waiting tasks may start, because a worker connected or a batch was submitted */
@@ -270,6 +280,18 @@ int mf_config_set_time(struct mf_farm *f, struct mf_task *g, const struct mf_win
 /* ---- unit.c (has the state diagram of units) ---- */
 int mf_unit_add(struct mf_farm *f, struct mf_task *g, enum mf_unit_kind kind, const char *body,
                 int64_t avoid_worker);
+/* Adds a probe unit. best: copied to the unit. */
+struct mf_unit_steps {
+    const int64_t *ids;
+    size_t n;
+    int64_t avoid_worker; /* 0: none */
+};
+int mf_unit_add_steps(struct mf_farm *f, struct mf_task *g, const struct mf_best_times *best,
+                      const struct mf_unit_steps *steps, int64_t *ret_unit);
+/* Leases the ready unit to no worker, without an end. */
+int mf_lease_hold(struct mf_farm *f, int64_t unit, struct mf_lease **ret);
+/* Makes such a unit ready and frees its lease. */
+int mf_lease_unhold(struct mf_farm *f, struct mf_lease *l);
 int mf_units_load(struct mf_farm *f);
 int mf_units_dispatch(struct mf_farm *f);
 int mf_units_expire(struct mf_farm *f);
@@ -301,6 +323,31 @@ int mf_deliver(struct mf_farm *f, struct mf_slot *slot, const cJSON *json, const
 int mf_deliver_refused(struct mf_farm *f, struct mf_slot *slot, const cJSON *json, const char *why);
 /* Stores a crash result for each unmeasured step of a failed unit. */
 int mf_deliver_unit_failed(struct mf_farm *f, struct mf_lease *l, const char *reason);
+
+/* ---- suspect.c ---- */
+bool mf_suspect_is(const struct mf_farm *f, int64_t kernel, int64_t class);
+/* True if the kernel is suspect and the unit is not its retry. */
+bool mf_suspect_bars(const struct mf_farm *f, int64_t kernel, int64_t class, int64_t unit);
+/* Call after the first death, with the unit that retries the step. */
+int mf_suspect_add(struct mf_farm *f, int64_t kernel, int64_t class, int64_t retry);
+/* Holds a step of a suspect kernel back in a unit of its own. */
+int mf_suspect_hold(struct mf_farm *f, struct mf_task *g, const struct mf_best_times *best, int64_t step,
+                    int64_t kernel);
+/* Call when a step of the kernel has a result other than a death. */
+int mf_suspect_survived(struct mf_farm *f, int64_t kernel, int64_t class, int64_t unit);
+/* Makes the held steps ready. */
+int mf_suspect_clear(struct mf_farm *f, int64_t kernel, int64_t class);
+/* Decides the held steps. worker: the worker of the second death. */
+int mf_suspect_quarantine(struct mf_farm *f, int64_t kernel, int64_t class, int64_t worker,
+                          const char *reason);
+/* Decides a step of a quarantined kernel without running it. */
+struct mf_suspect_step {
+    int64_t unit, attempt, step, worker;
+    mf_ops covers;
+    const char *reason;
+};
+int mf_suspect_decide(struct mf_farm *f, struct mf_task *g, const struct mf_suspect_step *s);
+int mf_suspects_expire(struct mf_farm *f);
 
 /* ---- undo.c ---- */
 /* Applies a message. If that fails, undoes and refuses the message and sets needs_reload. Returns an error

@@ -100,8 +100,8 @@ static bool is_race(enum mf_unit_kind kind)
 
 /* ---- (none) ─► ready ---- */
 
-int mf_unit_add(struct mf_farm *f, struct mf_task *g, enum mf_unit_kind kind, const char *body,
-                int64_t avoid_worker)
+static int add_unit(struct mf_farm *f, struct mf_task *g, enum mf_unit_kind kind, const char *body,
+                    int64_t avoid_worker, int64_t *ret_unit)
 {
     /* Order within a priority: races first, because they end tasks; then enumerations, because they show how
      * much work there is; then retries, because tasks wait for them; then probes */
@@ -112,16 +112,44 @@ int mf_unit_add(struct mf_farm *f, struct mf_task *g, enum mf_unit_kind kind, co
                               .body = (char *)body,
                               .priority = g->batch->priority * 4 + urgency,
                               .avoid_worker = avoid_worker};
-    int64_t id;
     /* Urgent units ignore start tags and are not charged to their batch */
     int r = urgency ? 0 : assign_start_tag(f, g, &row);
     if (r == 0)
-        r = mf_store_unit_add(f->store, &row, f->wall_ms, &id);
+        r = mf_store_unit_add(f->store, &row, f->wall_ms, ret_unit);
     if (r < 0)
         return r;
     g->open_units++;
     mf_slots_clear_starved(&f->slots, g->class_id);
     return 0;
+}
+
+int mf_unit_add(struct mf_farm *f, struct mf_task *g, enum mf_unit_kind kind, const char *body,
+                int64_t avoid_worker)
+{
+    int64_t unit;
+    return add_unit(f, g, kind, body, avoid_worker, &unit);
+}
+
+int mf_unit_add_steps(struct mf_farm *f, struct mf_task *g, const struct mf_best_times *best,
+                      const struct mf_unit_steps *steps, int64_t *ret_unit)
+{
+    struct mf_buf body;
+    char covers[MF_OPS_TEXT_MAX];
+    mf_buf_init(&body, UNIT_TEXT_MAX);
+    (void)mf_buf_adds(&body, "{\"steps\":[");
+    for (size_t i = 0; i < steps->n; i++)
+        (void)mf_buf_addf(&body, "%s%" PRId64, i ? "," : "", steps->ids[i]);
+    (void)mf_buf_adds(&body, "],\"best_us\":{");
+    for (int i = 0; i < best->n; i++) {
+        mf_ops_print(best->entries[i].covers, covers);
+        (void)mf_buf_addf(&body, "%s\"%s\":", i ? "," : "", covers);
+        mf_json_put_number(&body, best->entries[i].us);
+    }
+    int r = mf_buf_adds(&body, "}}");
+    if (r == 0)
+        r = add_unit(f, g, MF_UNIT_PROBE, body.data, steps->avoid_worker, ret_unit);
+    mf_buf_release(&body);
+    return r;
 }
 
 /* ---- contents of a lease ---- */
@@ -206,7 +234,33 @@ static int add_step(struct mf_farm *f, struct mf_lease_item *item, int64_t step,
     return mf_buf_adds(out, body + 1);
 }
 
-/* Appends the undecided steps. Removes steps with a deciding result from the lease. */
+/* Returns 1 if no worker may run the step: its kernel is quarantined, or another unit retries it. Then decides
+ * the step, or holds it back in another unit. Returns 0 if the step may run. */
+static int leave_out(struct mf_farm *f, const struct mf_lease *l, const struct mf_lease_item *item)
+{
+    struct mf_task *g = l->task;
+    _cleanup_(mf_freep) char *reason = NULL;
+    int r = mf_store_quarantine_reason(f->store, item->kernel, g->class_id, &reason);
+    if (r > 0) {
+        r = mf_suspect_decide(f, g,
+                              &(struct mf_suspect_step){.unit = l->unit,
+                                                        .attempt = l->attempt,
+                                                        .step = item->id,
+                                                        .worker = l->worker,
+                                                        .covers = item->covers,
+                                                        .reason = reason});
+        return r < 0 ? r : 1;
+    }
+    if (r < 0 || !mf_suspect_bars(f, item->kernel, g->class_id, l->unit))
+        return r;
+    r = mf_store_unit_drop_step(f->store, l->unit, item->id);
+    if (r == 0)
+        r = mf_suspect_hold(f, g, &l->best, item->id, item->kernel);
+    return r < 0 ? r : 1;
+}
+
+/* Appends the undecided steps. Removes steps with a deciding result from the lease, and steps that no worker
+ * may run. */
 static int add_steps(struct mf_farm *f, struct mf_lease *l, struct mf_buf *out)
 {
     size_t n = 0;
@@ -219,12 +273,17 @@ static int add_steps(struct mf_farm *f, struct mf_lease *l, struct mf_buf *out)
         if (r < 0)
             return r;
         bool decided = r > 0;
-        if (!decided && out && n > 0)
+        size_t before = out->len;
+        if (!decided && n > 0)
             (void)mf_buf_adds(out, ",");
         r = add_step(f, &item, item.id, decided ? NULL : out);
+        if (r == 0 && !decided)
+            r = leave_out(f, l, &item);
         if (r < 0)
             return r;
-        if (!decided)
+        if (r > 0)
+            mf_buf_truncate(out, before);
+        else if (!decided)
             l->items[n++] = item;
         else if (status == MF_STATUS_OK)
             mf_best_times_add(&l->best, item.covers, l->worker, us);
@@ -624,6 +683,38 @@ int mf_lease_cancel(struct mf_farm *f, struct mf_lease *l)
     detach_lease(f, l);
     mf_lease_free(l);
     return r;
+}
+
+int mf_lease_hold(struct mf_farm *f, int64_t unit, struct mf_lease **ret)
+{
+    struct mf_unit_row row = {0};
+    struct mf_lease *l = NULL;
+    int r = mf_store_unit_hold(f->store, unit, f->epoch, f->wall_ms + f->lease_ms);
+    if (r == 0)
+        r = mf_store_unit_get(f->store, unit, &row);
+    _cleanup_(mf_freep) char *body = row.body;
+    if (r == 0)
+        r = lease_new(f, &row, &l);
+    for (size_t i = 0; r == 0 && i < l->n; i++)
+        r = add_step(f, &l->items[i], l->items[i].id, NULL);
+    if (r == 0)
+        r = mf_map_put(&f->leases, (uint64_t)unit, l);
+    if (r < 0) {
+        mf_lease_free(l);
+        return r;
+    }
+    l->deadline_ms = INT64_MAX;
+    *ret = l;
+    return 0;
+}
+
+int mf_lease_unhold(struct mf_farm *f, struct mf_lease *l)
+{
+    int64_t unit = l->unit;
+    detach_lease(f, l);
+    mf_slots_clear_starved(&f->slots, l->task->class_id);
+    mf_lease_free(l);
+    return mf_store_unit_release(f->store, unit, 0);
 }
 
 int mf_units_expire(struct mf_farm *f)

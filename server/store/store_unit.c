@@ -121,6 +121,28 @@ int mf_store_next_shapes(struct mf_store *s, int64_t class, int64_t limit, mf_ro
     return r;
 }
 
+int mf_store_unit_hold(struct mf_store *s, int64_t unit, int64_t epoch, int64_t deadline_ms)
+{
+    return mf_sql_write(s,
+                        "UPDATE unit SET state = 'leased', attempt = attempt + 1, epoch = ?, worker = NULL,"
+                        " deadline_ms = ? WHERE id = ?",
+                        "iii", epoch, deadline_ms, unit);
+}
+
+int mf_store_unit_is_ready(struct mf_store *s, int64_t unit)
+{
+    int64_t id;
+    return mf_sql_get_i64(s, "SELECT id FROM unit WHERE id = ? AND state = 'ready'", &id, "i", unit);
+}
+
+int mf_store_unit_drop_step(struct mf_store *s, int64_t unit, int64_t step)
+{
+    return mf_sql_write(s,
+                        "UPDATE unit SET body = json_set(body, '$.steps', (SELECT json_group_array(value)"
+                        " FROM json_each(body, '$.steps') WHERE value <> ?1)) WHERE id = ?2",
+                        "ii", step, unit);
+}
+
 int mf_store_unit_extend(struct mf_store *s, int64_t unit, int64_t deadline_ms)
 {
     return mf_sql_write(s, "UPDATE unit SET deadline_ms = ? WHERE id = ?", "ii", deadline_ms, unit);
@@ -465,6 +487,17 @@ int mf_store_quarantine(struct mf_store *s, int64_t kernel, int64_t class, const
                         "INSERT INTO quarantine (kernel, class, reason, at_ms) VALUES (?, ?, ?, ?)"
                         " ON CONFLICT (kernel, class) DO NOTHING",
                         "iiti", kernel, class, reason, now_ms);
+}
+
+int mf_store_quarantine_reason(struct mf_store *s, int64_t kernel, int64_t class, char **ret)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql_first(s, "SELECT reason FROM quarantine WHERE kernel = ? AND class = ?", &q, "ii", kernel,
+                         class);
+    if (r <= 0)
+        return r;
+    *ret = strdup(mf_sql_text(q, 0));
+    return *ret ? 1 : -ENOMEM;
 }
 
 int mf_store_quarantine_lift(struct mf_store *s, int64_t kernel, int64_t class)

@@ -44,6 +44,12 @@ int mf_store_unit_lease(struct mf_store *s, const struct mf_slot *slot, enum mf_
  * `limit`, in order of priority. Reads at most 4 * limit units. */
 typedef int (*mf_row_fn)(void *context, const char *row);
 int mf_store_next_shapes(struct mf_store *s, int64_t class, int64_t limit, mf_row_fn fn, void *context);
+/* Leases a ready unit to no worker. */
+int mf_store_unit_hold(struct mf_store *s, int64_t unit, int64_t epoch, int64_t deadline_ms);
+/* Returns 1 if the unit is ready, otherwise 0. */
+int mf_store_unit_is_ready(struct mf_store *s, int64_t unit);
+/* Removes a step from the list of a probe unit. */
+int mf_store_unit_drop_step(struct mf_store *s, int64_t unit, int64_t step);
 int mf_store_unit_extend(struct mf_store *s, int64_t unit, int64_t deadline_ms);
 /* Sets the unit's state back to ready. avoid_worker: worker that runs the unit only if no other worker can;
  * 0: as before. */
@@ -140,5 +146,8 @@ int mf_store_strike(struct mf_store *s, int64_t kernel, int64_t class, int64_t w
                     enum mf_status status, const char *reason, int64_t now_ms, int64_t *ret_n);
 int mf_store_quarantine(struct mf_store *s, int64_t kernel, int64_t class, const char *reason,
                         int64_t now_ms);
+/* Returns 1 and the reason, which the caller frees, if the kernel is in quarantine on the class; otherwise 0.
+ */
+int mf_store_quarantine_reason(struct mf_store *s, int64_t kernel, int64_t class, char **ret);
 /* Removes a kernel from quarantine. Returns 1, or 0 if it was not in quarantine. */
 int mf_store_quarantine_lift(struct mf_store *s, int64_t kernel, int64_t class);
