@@ -14,9 +14,18 @@
 #define BITS_WORDS       4
 #define TENSOR_SPECS_MAX (64 * BITS_WORDS)
 #define STATES_MAX       (1u << 16)
-#define CONVERSIONS_MAX  6
-#define LAYOUTS_MAX      15
-#define LEVELS           (MF_OP_N_ + CONVERSIONS_MAX + 1)
+/* Budget of a search. Beyond it the search is cut: of each level it then expands only the BEAM best
+ * states. */
+#define WORK_MAX      (UINT64_C(1) << 26)
+#define STATES_BUDGET (1u << 15)
+#define BEAM          64
+/* Units of work; a comparison of a state with a group is one unit, about 20 ns */
+#define WORK_PATH       4
+#define WORK_STATE      64
+#define NEEDED_SLOTS    4096 /* power of two */
+#define CONVERSIONS_MAX 6
+#define LAYOUTS_MAX     15
+#define LEVELS          (MF_OP_N_ + CONVERSIONS_MAX + 1)
 
 /* A set of tensor specs. */
 struct bits {
@@ -69,10 +78,16 @@ struct state {
     struct partial *best; /* cheapest partial paths of the state, ascending by (us, ranks) */
 };
 
+/* The specs that a path still needs, by the properties of its key on which they depend. */
+struct needed {
+    uint64_t key; /* 0: empty */
+    struct bits specs;
+};
+
 /* State of one search. Steps are identified by their rank in (family, name) order, so that the result does
  * not depend on the input order. The level of a state is the number of its covered ops and conversions. Each
  * transition raises the level, so the search completes the states level by level. */
-struct search {
+struct mf_path_search {
     const struct mf_path_problem *p;
     int32_t *order; /* rank → index of the step */
     struct mf_tensor_spec tensor_specs[TENSOR_SPECS_MAX];
@@ -89,6 +104,13 @@ struct search {
     int32_t first_in_level[LEVELS];
     struct mf_path *found;
     size_t n_found, cap_found;
+    struct needed needed[NEEDED_SLOTS];
+    /* progress */
+    int level;
+    int32_t *queue; /* states of this level, to be expanded */
+    size_t n_queue, cap_queue, at;
+    uint64_t work;
+    bool cut;
 };
 
 static void bits_add(struct bits *b, int i)
@@ -131,7 +153,7 @@ static struct bits bits_minus(struct bits a, struct bits b)
     return a;
 }
 
-static const struct mf_path_step *step_of(const struct search *s, int32_t rank)
+static const struct mf_path_step *step_of(const struct mf_path_search *s, int32_t rank)
 {
     return &s->p->steps[s->order[rank]];
 }
@@ -142,7 +164,7 @@ static int compare_order(const void *a, const void *b, void *context)
     return mf_step_compare(p->steps[*(const int32_t *)a].step, p->steps[*(const int32_t *)b].step);
 }
 
-static int intern_tensor_spec(struct search *s, const struct mf_tensor_spec *a)
+static int intern_tensor_spec(struct mf_path_search *s, const struct mf_tensor_spec *a)
 {
     for (int i = 0; i < s->n_tensor_specs; i++) {
         if (mf_tensor_spec_equal(&s->tensor_specs[i], a))
@@ -154,7 +176,7 @@ static int intern_tensor_spec(struct search *s, const struct mf_tensor_spec *a)
     return s->n_tensor_specs++;
 }
 
-static int intern_layout(struct search *s, const char *order)
+static int intern_layout(struct mf_path_search *s, const char *order)
 {
     for (int i = 0; i < s->n_layouts; i++) {
         if (strcmp(s->layouts[i], order) == 0)
@@ -168,7 +190,7 @@ static int intern_layout(struct search *s, const char *order)
 
 /* Computes a step's signature. Returns 1, or 0 if no pipeline can contain the step because the step reads one
  * weight in two layouts. */
-static int make_signature(struct search *s, const struct mf_step *step, struct group *ret)
+static int make_signature(struct mf_path_search *s, const struct mf_step *step, struct group *ret)
 {
     *ret = (struct group){.covers = step->covers, .block_m = step->block_m};
     for (int i = 0; i < step->n_needs; i++) {
@@ -207,7 +229,7 @@ static bool same_signature(const struct group *a, const struct group *b)
 }
 
 /* Inserts a member into the group in (us, rank) order. The caller adds ranks in ascending order. */
-static void group_add(struct search *s, struct group *g, int32_t rank)
+static void group_add(struct mf_path_search *s, struct group *g, int32_t rank)
 {
     int at = g->n;
     while (at > 0 && step_of(s, rank)->us < step_of(s, g->ranks[at - 1])->us)
@@ -223,7 +245,7 @@ static void group_add(struct search *s, struct group *g, int32_t rank)
 /* Finds the redundant zeros of each group. Zeros that a group writes are redundant if another group differs
  * only in that it does not write them. A pipeline in which no later step uses the zeros should contain the
  * other group. */
-static void find_redundant_zeros(struct search *s)
+static void find_redundant_zeros(struct mf_path_search *s)
 {
     for (size_t i = 0; i < s->n_groups; i++) {
         struct group *g = &s->groups[i], without = *g;
@@ -236,7 +258,7 @@ static void find_redundant_zeros(struct search *s)
     }
 }
 
-static int make_groups(struct search *s)
+static int make_groups(struct mf_path_search *s)
 {
     s->groups = calloc(s->p->n_steps + 1, sizeof(*s->groups));
     if (!s->groups)
@@ -275,15 +297,23 @@ static bool is_compatible(const struct key *k, const struct group *g)
 
 /* Returns the tensor specs that a path still needs: the output, and the inputs of all steps that may follow.
  */
-static struct bits still_needed(const struct search *s, const struct key *k)
+static struct bits still_needed(struct mf_path_search *s, const struct key *k)
 {
-    struct bits b = s->outputs;
+    /* never 0, because of the highest bit */
+    uint64_t key = UINT64_C(1) << 63 | (uint64_t)(uint32_t)k->block_m << 31 | (uint64_t)k->w1 << 23 |
+                   (uint64_t)k->w2 << 15 | k->covered;
+    struct needed *slot = &s->needed[(key * UINT64_C(0x9E3779B97F4A7C15)) >> 52 & (NEEDED_SLOTS - 1)];
+    if (slot->key == key)
+        return slot->specs;
+    *slot = (struct needed){key, s->outputs};
     for (size_t i = 0; i < s->n_groups; i++) {
         if (is_compatible(k, &s->groups[i]))
-            b = bits_or(b, s->groups[i].needs);
+            slot->specs = bits_or(slot->specs, s->groups[i].needs);
     }
-    return b;
+    s->work += s->n_groups;
+    return slot->specs;
 }
+_Static_assert(MF_OP_N_ <= 15, "bits of covered in the key of struct needed");
 
 /* Adds a step to a structure: stores 1 + the lowest op of the step in the four bits of each covered op. If
  * the step zeroes y, stores the same number at ZERO_SHIFT; if several steps zero y, the lowest number
@@ -304,7 +334,7 @@ static uint64_t add_structure(uint64_t structure, mf_ops covers, bool zeroes)
 
 /* Computes the state of a path after one more step, a member of the group. Returns false if the step may not
  * follow. */
-static bool advance(const struct search *s, const struct key *from, const struct group *g, struct key *ret)
+static bool advance(struct mf_path_search *s, const struct key *from, const struct group *g, struct key *ret)
 {
     if (!is_compatible(from, g) || !bits_subset(&g->needs, &from->live))
         return false;
@@ -354,7 +384,7 @@ static uint64_t hash_key(const struct key *k)
 _Static_assert(sizeof(struct key) % 8 == 0, "hashed in words");
 _Static_assert(sizeof(struct key) == 8 + 3 * sizeof(struct bits) + 4 + 4 + 8, "no padding to hash");
 
-static int rehash(struct search *s)
+static int rehash(struct mf_path_search *s)
 {
     size_t size = s->table_size ? s->table_size * 4 : 1024;
     int32_t *table = malloc(size * sizeof(*table));
@@ -373,18 +403,16 @@ static int rehash(struct search *s)
     return 0;
 }
 
-static int grow_states(struct search *s)
+static int grow_states(struct mf_path_search *s)
 {
-    if (s->n_states == STATES_MAX)
-        return -E2BIG;
     int r = mf_array_grow(&s->states, s->n_states, &s->cap_states, sizeof(*s->states));
     if (r < 0)
         return r;
     return s->n_states * 2 >= s->table_size ? rehash(s) : 0;
 }
 
-/* Returns the index of the state with this key; creates the state if needed. */
-static int find_state(struct search *s, const struct key *k)
+/* Returns the index of the state with this key; creates the state if needed. -E2BIG: there are too many. */
+static int find_state(struct mf_path_search *s, const struct key *k)
 {
     int r = grow_states(s);
     if (r < 0)
@@ -395,6 +423,9 @@ static int find_state(struct search *s, const struct key *k)
             return s->table[at];
         at = (at + 1) & (s->table_size - 1);
     }
+    if (s->n_states == STATES_MAX)
+        return -E2BIG;
+    s->work += WORK_STATE;
     struct partial *best = calloc((size_t)s->p->keep, sizeof(*best));
     if (!best)
         return -ENOMEM;
@@ -419,7 +450,7 @@ static int compare_partials(const struct partial *a, const struct partial *b)
 
 /* Inserts a partial path into the sorted list, unless the list contains an equal path or is full of better
  * ones. */
-static void insert_partial(const struct search *s, struct state *state, const struct partial *add)
+static void insert_partial(const struct mf_path_search *s, struct state *state, const struct partial *add)
 {
     int at = state->n;
     while (at > 0) {
@@ -438,7 +469,8 @@ static void insert_partial(const struct search *s, struct state *state, const st
     state->best[at] = *add;
 }
 
-static bool extend(const struct search *s, const struct partial *from, int32_t rank, struct partial *ret)
+static bool extend(const struct mf_path_search *s, const struct partial *from, int32_t rank,
+                   struct partial *ret)
 {
     if (from->n == MF_PATH_STEPS_MAX)
         return false;
@@ -455,13 +487,18 @@ static bool extend(const struct search *s, const struct partial *from, int32_t r
     return true;
 }
 
-static int expand(struct search *s, int32_t index)
+static int expand(struct mf_path_search *s, int32_t index)
 {
+    s->work += s->n_groups;
     for (size_t g = 0; g < s->n_groups; g++) {
         struct key key;
         if (!advance(s, &s->states[index].key, &s->groups[g], &key))
             continue;
         int to = find_state(s, &key);
+        if (to == -E2BIG) {
+            s->cut = true;
+            continue;
+        }
         if (to < 0)
             return to;
         const struct state *from = &s->states[index];
@@ -469,6 +506,7 @@ static int expand(struct search *s, int32_t index)
         for (int i = 0; i < from->n; i++) {
             for (int m = 0; m < s->groups[g].n; m++) {
                 struct partial add;
+                s->work += WORK_PATH;
                 if (!extend(s, &from->best[i], s->groups[g].ranks[m], &add))
                     continue;
                 /* The remaining members are more expensive */
@@ -497,7 +535,8 @@ static bool is_runnable(const struct mf_step *step, const struct mf_tensor_spec 
 
 /* Orders the steps by the ops of the layer. A conversion is placed only if no other step can run, so that it
  * directly precedes the step that uses its result. */
-static void order_for_execution(const struct search *s, const struct partial *from, struct mf_path *path)
+static void order_for_execution(const struct mf_path_search *s, const struct partial *from,
+                                struct mf_path *path)
 {
     struct mf_tensor_spec available[MF_PATH_STEPS_MAX * MF_STEP_TENSOR_SPECS_MAX];
     int n_available = 0;
@@ -522,7 +561,7 @@ static void order_for_execution(const struct search *s, const struct partial *fr
     }
 }
 
-static int collect(struct search *s, const struct state *state)
+static int collect(struct mf_path_search *s, const struct state *state)
 {
     const struct key *k = &state->key;
     if (k->covered != s->p->ops || !bits_empty(&k->unused) || !bits_subset(&s->outputs, &k->live))
@@ -562,26 +601,36 @@ static bool same_kind(const struct mf_path *a, const struct mf_path *b)
            strcmp(a->w2, b->w2) == 0;
 }
 
+static uint64_t hash_kind(const struct mf_path *a)
+{
+    const uint64_t parts[] = {a->structure, (uint64_t)(uint32_t)a->block_m};
+    uint64_t h = mf_hash64(parts, sizeof(parts), MF_HASH_SEED);
+    return mf_hash64(a->w2, strlen(a->w2), mf_hash64(a->w1, strlen(a->w1), h));
+}
+
 /* Keeps the best paths of each kind (structure, block_m, weight layouts). Paths of one kind can end in
  * several states, for example because their conversions differ. */
-static int keep_best(struct search *s)
+static int keep_best(struct mf_path_search *s)
 {
     struct kind {
         size_t first; /* index of the first kept path of this kind */
-        int n;
+        int n;        /* 0: the slot is empty */
     };
-    _cleanup_(mf_freep) struct kind *kinds = calloc(s->n_found + 1, sizeof(*kinds));
-    size_t n = 0, n_kinds = 0;
+    size_t size = 16;
+    while (size < 2 * s->n_found)
+        size *= 2;
+    _cleanup_(mf_freep) struct kind *kinds = calloc(size, sizeof(*kinds));
+    size_t n = 0;
     if (!kinds)
         return -ENOMEM;
     if (s->n_found > 0)
         qsort_r(s->found, s->n_found, sizeof(*s->found), compare_paths, (void *)s->p);
     for (size_t i = 0; i < s->n_found; i++) {
-        size_t k = 0;
-        while (k < n_kinds && !same_kind(&s->found[kinds[k].first], &s->found[i]))
-            k++;
-        if (k == n_kinds)
-            kinds[n_kinds++].first = n;
+        size_t k = hash_kind(&s->found[i]) & (size - 1);
+        while (kinds[k].n > 0 && !same_kind(&s->found[kinds[k].first], &s->found[i]))
+            k = (k + 1) & (size - 1);
+        if (kinds[k].n == 0)
+            kinds[k].first = n;
         if (kinds[k].n++ < s->p->keep)
             s->found[n++] = s->found[i];
     }
@@ -589,7 +638,57 @@ static int keep_best(struct search *s)
     return 0;
 }
 
-static int run(struct search *s)
+/* ---- progress ---- */
+
+/* States with few conversions first, because these complete a pipeline in the fewest further levels. */
+static int compare_states(const void *va, const void *vb, void *context)
+{
+    const struct mf_path_search *s = context;
+    const struct state *a = &s->states[*(const int32_t *)va], *b = &s->states[*(const int32_t *)vb];
+    if (a->key.conversions != b->key.conversions)
+        return a->key.conversions - b->key.conversions;
+    return compare_partials(&a->best[0], &b->best[0]);
+}
+
+/* Keeps only the best of the states that this level still has to expand. */
+static void cut_queue(struct mf_path_search *s)
+{
+    size_t left = s->n_queue - s->at;
+    if (left <= BEAM)
+        return;
+    qsort_r(s->queue + s->at, left, sizeof(*s->queue), compare_states, s);
+    s->n_queue = s->at + BEAM;
+}
+
+/* Collects the complete paths of the level and queues its states. Each transition raises the level, so the
+ * level has all its states. */
+static int enter_level(struct mf_path_search *s)
+{
+    s->n_queue = s->at = 0;
+    for (int32_t i = s->first_in_level[s->level]; i >= 0; i = s->states[i].next_in_level) {
+        int r = collect(s, &s->states[i]);
+        if (r == 0)
+            r = mf_array_grow(&s->queue, s->n_queue, &s->cap_queue, sizeof(*s->queue));
+        if (r < 0)
+            return r;
+        s->queue[s->n_queue++] = i;
+    }
+    if (s->cut)
+        cut_queue(s);
+    return 0;
+}
+
+static int expand_next(struct mf_path_search *s)
+{
+    bool was_cut = s->cut;
+    int r = expand(s, s->queue[s->at++]);
+    s->cut |= s->work > WORK_MAX || s->n_states > STATES_BUDGET;
+    if (s->cut && !was_cut)
+        cut_queue(s);
+    return r;
+}
+
+static int start(struct mf_path_search *s)
 {
     for (size_t i = 0; i < s->p->n_steps; i++)
         s->order[i] = (int32_t)i;
@@ -599,45 +698,81 @@ static int run(struct search *s)
     int r = make_groups(s);
     if (r < 0)
         return r;
-    struct key start = {.live = s->inputs};
-    int first = find_state(s, &start);
+    struct key first_key = {.live = s->inputs};
+    int first = find_state(s, &first_key);
     if (first < 0)
         return first;
     s->states[first].n = 1;
-    for (int level = 0; level < LEVELS; level++) {
-        for (int32_t i = s->first_in_level[level]; i >= 0; i = s->states[i].next_in_level) {
-            r = collect(s, &s->states[i]);
-            if (r == 0)
-                r = expand(s, i);
-            if (r < 0)
-                return r;
-        }
-    }
-    return keep_best(s);
+    return enter_level(s);
 }
 
-int mf_path_find(const struct mf_path_problem *p, struct mf_path **ret, size_t *ret_n)
+int mf_path_search_new(const struct mf_path_problem *p, struct mf_path_search **ret)
 {
     assert(p->keep >= 1 && p->keep <= MF_PATH_KEEP_MAX);
-    _cleanup_(mf_freep) struct search *s = calloc(1, sizeof(*s));
+    _cleanup_(mf_path_search_freep) struct mf_path_search *s = calloc(1, sizeof(*s));
     if (!s)
         return -ENOMEM;
     s->p = p;
     s->order = calloc(p->n_steps + 1, sizeof(*s->order));
-    int r = s->order ? run(s) : -ENOMEM;
+    int r = s->order ? start(s) : -ENOMEM;
+    if (r < 0)
+        return r;
+    *ret = MF_TAKE(s);
+    return 0;
+}
+
+struct mf_path_search *mf_path_search_free(struct mf_path_search *s)
+{
+    if (!s)
+        return NULL;
     for (size_t i = 0; i < s->n_states; i++)
         free(s->states[i].best);
     free(s->states);
     free(s->table);
     free(s->groups);
     free(s->order);
-    if (r < 0) {
-        free(s->found);
-        return r;
+    free(s->queue);
+    free(s->found);
+    free(s);
+    return NULL;
+}
+
+int mf_path_search_run(struct mf_path_search *s, uint64_t work)
+{
+    uint64_t until = s->work + work;
+    while (s->level < LEVELS) {
+        if (s->work >= until)
+            return 0;
+        int r = 0;
+        if (s->at < s->n_queue)
+            r = expand_next(s);
+        else if (++s->level < LEVELS)
+            r = enter_level(s);
+        if (r < 0)
+            return r;
     }
-    *ret = s->found;
+    return 1;
+}
+
+int mf_path_search_take(struct mf_path_search *s, struct mf_path **ret, size_t *ret_n)
+{
+    int r = keep_best(s);
+    if (r < 0)
+        return r;
+    *ret = MF_TAKE(s->found);
     *ret_n = s->n_found;
-    return 0;
+    return s->cut;
+}
+
+int mf_path_find(const struct mf_path_problem *p, struct mf_path **ret, size_t *ret_n)
+{
+    _cleanup_(mf_path_search_freep) struct mf_path_search *s = NULL;
+    int r = mf_path_search_new(p, &s);
+    if (r == 0)
+        r = mf_path_search_run(s, UINT64_MAX - WORK_MAX);
+    if (r >= 0)
+        r = mf_path_search_take(s, ret, ret_n);
+    return r < 0 ? r : 0;
 }
 
 void mf_path_structure(uint64_t structure, char buf[MF_PATH_STRUCTURE_MAX])

@@ -17,6 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/base/cleanup.h"
 #include "common/moe/step.h"
 #include "common/moe/tensor_spec.h"
 
@@ -50,9 +51,21 @@ struct mf_path {
     int32_t steps[MF_PATH_STEPS_MAX]; /* indices into the problem's steps, in execution order */
 };
 
-/* Finds the `keep` cheapest paths for each combination of structure, block_m, w1 and w2, sorted by (us,
- * names). *ret_n may be 0. The caller frees *ret. -E2BIG: there are more distinct tensor specs or states than
- * the limits in pipeline_search.c. */
+/* A search in slices. The problem must stay unchanged while the search exists. -E2BIG: there are more
+ * distinct tensor specs or weight layouts than the limits in pipeline_search.c. */
+struct mf_path_search;
+int mf_path_search_new(const struct mf_path_problem *p, struct mf_path_search **ret);
+struct mf_path_search *mf_path_search_free(struct mf_path_search *s);
+MF_DEFINE_CLEANUP(struct mf_path_search *, mf_path_search_free);
+/* Searches until about `work` units of work are done. A unit takes about 20 ns. Returns 1 once the search
+ * has ended, else 0. */
+int mf_path_search_run(struct mf_path_search *s, uint64_t work);
+/* Takes the result of an ended search: the `keep` cheapest paths for each combination of structure, block_m,
+ * w1 and w2, sorted by (us, names). *ret_n may be 0. The caller frees *ret. Returns 1 if the search was cut,
+ * because it exceeded its budget (some cheaper paths may be missing), else 0. */
+int mf_path_search_take(struct mf_path_search *s, struct mf_path **ret, size_t *ret_n);
+
+/* Searches without slices, within the same budget. */
 int mf_path_find(const struct mf_path_problem *p, struct mf_path **ret, size_t *ret_n);
 
 /* Prints a structure, for example "sort+zero | gather+gemm1+act | gemm2+weight+combine". It names the ops of

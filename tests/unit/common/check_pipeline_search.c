@@ -566,6 +566,51 @@ MF_TEST(large_problem_is_fast)
     ck_assert_uint_lt(mf_now_ns() - start, 2000000000u);
 }
 
+/* Many conversions of one tensor, each of which only one of the following steps can use: the search would try
+ * every set of up to six conversions. */
+MF_TEST(explosion_is_cut)
+{
+    enum { SPECS = 200, DOWN = 830 };
+    static struct mf_step steps[1 + SPECS + DOWN];
+    static struct mf_path_step timed[1 + SPECS + DOWN];
+    const mf_ops up = MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT), down = MF_OP_BIT(MF_OP_GEMM2);
+    size_t n = 0;
+    steps[n] =
+        (struct mf_step){.covers = up, .family = "two_stage", .name = "up", .n_needs = 1, .n_gives = 1};
+    steps[n].needs[0] = tensor_spec("x/bf16/none/token");
+    steps[n++].gives[0] = tensor_spec("h/bf16/none/sorted.1");
+    for (int i = 0; i < SPECS + DOWN; i++, n++) {
+        struct mf_step *s = &steps[n];
+        *s = (struct mf_step){.covers = i < SPECS ? 0 : down, .family = "move", .n_needs = 1, .n_gives = 1};
+        mf_format(s->name, sizeof(s->name), "k%04d", i);
+        s->needs[0] = tensor_spec("h/bf16/none/sorted.%d", i < SPECS ? 1 : 1 + i % SPECS);
+        s->gives[0] =
+            i < SPECS ? tensor_spec("h/bf16/none/sorted.%d", 2 + i) : tensor_spec("y/bf16/none/token");
+    }
+    for (size_t i = 0; i < n; i++)
+        timed[i] = (struct mf_path_step){&steps[i], 1 + (double)(i % 100)};
+    const struct mf_path_problem p = {
+        .ops = up | down, .format = MF_FORMAT_BF16, .steps = timed, .n_steps = n, .keep = 32};
+    _cleanup_(mf_path_search_freep) struct mf_path_search *search = NULL;
+    _cleanup_(mf_freep) struct mf_path *paths = NULL;
+    size_t n_paths = 0;
+    uint64_t start = mf_now_ns(), longest = 0;
+    ck_assert_int_eq(mf_path_search_new(&p, &search), 0);
+    for (int r = 0; r == 0;) {
+        uint64_t slice = mf_now_ns();
+        r = mf_path_search_run(search, 100000);
+        ck_assert_int_ge(r, 0);
+        slice = mf_now_ns() - slice;
+        longest = longest > slice ? longest : slice;
+    }
+    ck_assert_int_eq(mf_path_search_take(search, &paths, &n_paths), 1);
+    printf("cut after %.3f s, longest slice %.1f ms, %zu paths\n", (double)(mf_now_ns() - start) * 1e-9,
+           (double)longest * 1e-6, n_paths);
+    ck_assert_uint_gt(n_paths, 0);
+    ck_assert_int_eq(paths[0].n, 2); /* without a conversion */
+    ck_assert_uint_lt(mf_now_ns() - start, 3000000000u);
+}
+
 int main(void)
 {
     return mf_check_main(&(struct mf_test_group){.timeout_s = 60});
