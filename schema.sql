@@ -97,6 +97,7 @@ CREATE INDEX shape_layer_model ON shape (layer_model, token);
 CREATE TABLE batch (
     id          INTEGER PRIMARY KEY,
     name        TEXT NOT NULL,
+    -- 'cancelled' with receipt '': the batch is being submitted (server/farm/submit.c)
     state       TEXT NOT NULL CHECK (state IN ('open', 'done', 'cancelled')),
     priority    INTEGER NOT NULL,
     options     TEXT NOT NULL,          -- JSON: the accepted options, with defaults

@@ -163,7 +163,7 @@ static void print_line(const char *file, const cJSON *entry)
 
 static int report(struct mf_cli *cli, const char *file, const cJSON *receipt)
 {
-    const cJSON *error, *errors = mf_json_array(receipt, "errors"), *column;
+    const cJSON *error, *errors = mf_json_array(receipt, "errors"), *column, *warning;
     int64_t undecided = mf_api_i64(receipt, "undecided", 0);
     char kept[120] = "";
 
@@ -181,6 +181,10 @@ static int report(struct mf_cli *cli, const char *file, const cJSON *receipt)
     cJSON_ArrayForEach (column, mf_json_array(receipt, "unknown_columns")) {
         print_line(file, column);
         fprintf(stderr, ": warning: %s\n", mf_api_text(column, "message", "unknown column"));
+    }
+    cJSON_ArrayForEach (warning, mf_json_array(receipt, "warnings")) {
+        if (cJSON_IsString(warning))
+            fprintf(stderr, "warning: %s\n", warning->valuestring);
     }
     cJSON_ArrayForEach (error, errors) {
         print_line(file, error);

@@ -9,11 +9,8 @@
 #include <errno.h>
 #include <inttypes.h>
 
-int mf_api_submit_write(void *farm, struct mf_request *r)
+static int answer_submission(struct mf_request *r, int e, cJSON *receipt)
 {
-    struct mf_submission_work *work = r->work;
-    cJSON *receipt = NULL;
-    int e = mf_farm_submit(farm, &work->submission, &receipt);
     if (e == -EEXIST)
         return mf_refuse_at(
             &r->response, 409, "header.Idempotency-Key", "reused",
@@ -22,6 +19,16 @@ int mf_api_submit_write(void *farm, struct mf_request *r)
     if (e < 0)
         return mf_refuse_errno(&r->response, e, "store the batch");
     return mf_respond_json(&r->response, e == 1 ? 200 : 201, receipt);
+}
+
+int mf_api_submit_write(void *farm, struct mf_request *r)
+{
+    struct mf_submission_work *work = r->work;
+    cJSON *receipt = NULL;
+    if (mf_farm_submits_later(farm, &work->submission))
+        return mf_farm_submit_later(farm, r, &work->submission, answer_submission);
+    int e = mf_farm_submit(farm, &work->submission, &receipt);
+    return answer_submission(r, e, receipt);
 }
 
 int mf_api_cancel(void *farm, struct mf_request *r)

@@ -1,11 +1,10 @@
-/* Batches: submission, cancellation, completion. */
+/* Batches: cancellation, completion. submit.c has the submission. */
 #include "server/farm/farm_private.h"
 
+#include "common/base/clock.h"
 #include "common/base/json.h"
 #include "common/base/log.h"
 #include "common/base/text.h"
-#include "server/farm/promote.h"
-#include "server/store/store_promote.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -68,7 +67,7 @@ int mf_batch_get(struct mf_farm *f, int64_t id, struct mf_batch **ret)
     return 0;
 }
 
-static int add_batch_event(struct mf_farm *f, int64_t batch, const char *state)
+int mf_batch_event(struct mf_farm *f, int64_t batch, const char *state)
 {
     cJSON *body = cJSON_CreateObject();
     mf_json_add_i64(body, "batch", batch);
@@ -76,155 +75,42 @@ static int add_batch_event(struct mf_farm *f, int64_t batch, const char *state)
     return mf_event_add(f, batch, "batch", body);
 }
 
-/* ---- submission ---- */
-
-/* Finds the ids of the requested classes or, if no class is requested, of all classes with a worker. If no
- * class has a worker, the list holds only the id 0, which stands for the class of the next worker. */
-static int find_classes(struct mf_farm *f, const struct mf_batch_options *o, struct mf_ids *ret)
-{
-    int r = 0;
-    for (int i = 0; r == 0 && i < o->n_classes; i++) {
-        int64_t id;
-        r = mf_store_class(f->store, &o->classes[i], &id);
-        if (r == 0)
-            r = mf_ids_add(ret, id);
-    }
-    for (size_t i = 0; r == 0 && !o->n_classes && i < f->slots.n; i++) {
-        bool known = f->slots.all[i]->quarantined;
-        for (size_t j = 0; j < ret->n; j++)
-            known |= ret->all[j] == f->slots.all[i]->class_id;
-        if (!known)
-            r = mf_ids_add(ret, f->slots.all[i]->class_id);
-    }
-    return r == 0 && ret->n == 0 ? mf_ids_add(ret, 0) : r;
-}
-
-static int compare_shapes(const void *a, const void *b)
-{
-    return mf_shape_compare(a, b);
-}
-
-/* Adds tasks in the order in which they are listed: by layer model and token count. Tasks start in the order
- * of mf_store_tasks_waiting. That start order keeps units of one layer model together, so that the weights of
- * the layer model are created only once. */
-static int add_tasks(struct mf_farm *f, int64_t batch, const struct mf_submission *s,
-                     const struct mf_ids *classes)
-{
-    _cleanup_(mf_freep) struct mf_shape *shapes = calloc(s->n_shapes + 1, sizeof(*shapes));
-    int r = shapes ? 0 : -ENOMEM;
-    if (r == 0) {
-        memcpy(shapes, s->shapes, s->n_shapes * sizeof(*shapes));
-        qsort(shapes, s->n_shapes, sizeof(*shapes), compare_shapes);
-    }
-    for (size_t c = 0; r == 0 && c < classes->n; c++) {
-        char reason[120] = "waits for a worker of any class", class_text[MF_DEVICE_CLASS_TEXT_MAX];
-        struct mf_device_class class;
-        if (classes->all[c]) {
-            r = mf_store_class_get(f->store, classes->all[c], &class);
-            if (r == 0) {
-                mf_device_class_print(&class, class_text);
-                mf_format(reason, sizeof(reason), "waits for a worker of class %s", class_text);
-            }
-        }
-        for (size_t i = 0; r == 0 && i < s->n_shapes; i++) {
-            int64_t shape;
-            if (i > 0 && mf_shape_equal(&shapes[i], &shapes[i - 1]))
-                continue;
-            r = mf_store_shape(f->store, &shapes[i], &shape);
-            if (r == 0)
-                r = mf_store_task_add(f->store, batch, shape, classes->all[c], reason);
-        }
-    }
-    return r;
-}
-
-/* Adds the known rows to the batch. If the batch's classes are known, skips the rows of all other classes. */
-static int add_known(struct mf_farm *f, int64_t batch, const struct mf_submission *s,
-                     const struct mf_ids *classes)
-{
-    int r = 0;
-    for (size_t i = 0; r == 0 && i < s->n_known; i++) {
-        const struct mf_known_row *k = &s->known[i];
-        int64_t class, shape;
-        bool wanted = classes->n == 1 && classes->all[0] == 0;
-        r = mf_store_class(f->store, &k->class, &class);
-        for (size_t j = 0; j < classes->n; j++)
-            wanted |= classes->all[j] == class;
-        if (r < 0 || !wanted)
-            continue;
-        r = mf_store_shape(f->store, k->shape, &shape);
-        if (r == 0)
-            r = mf_store_baseline_row_add(f->store, batch, shape, class, k->pipeline, k->us, k->line);
-    }
-    return r;
-}
-
-/* Copies a list of the submission to the receipt. list NULL: adds an empty list. */
-static bool add_list(cJSON *receipt, const char *name, const cJSON *list)
-{
-    return cJSON_AddItemToObject(receipt, name, list ? cJSON_Duplicate(list, true) : cJSON_CreateArray());
-}
-
-static int write_receipt(struct mf_farm *f, int64_t batch, const struct mf_submission *s, size_t n_classes,
-                         int n_skipped, cJSON **ret)
-{
-    _cleanup_(cJSON_Deletep) cJSON *json = cJSON_CreateObject();
-    mf_json_add_i64(json, "batch", batch);
-    mf_json_add_i64(json, "shapes", (int64_t)s->n_shapes);
-    mf_json_add_i64(json, "tasks", (int64_t)(s->n_shapes * n_classes));
-    mf_json_add_i64(json, "undecided", n_skipped);
-    bool whole = add_list(json, "errors", s->errors) && add_list(json, "unknown_columns", s->unknown_columns);
-    _cleanup_(mf_freep) char *text = whole ? mf_json_print(json) : NULL;
-    if (!text)
-        return -ENOMEM;
-    int r = mf_store_batch_set_receipt(f->store, batch, text);
-    if (r == 0)
-        *ret = MF_TAKE(json);
-    return r;
-}
-
-int mf_farm_submit(struct mf_farm *f, const struct mf_submission *s, cJSON **ret_receipt)
-{
-    if (s->idempotency_key && *s->idempotency_key) {
-        int known = mf_store_batch_find_receipt(f->store, s->idempotency_key, s->body_hash, ret_receipt);
-        if (known != 0)
-            return known;
-    }
-    int64_t batch;
-    int n_skipped = 0;
-    struct mf_ids classes = {0};
-    _cleanup_(cJSON_Deletep) cJSON *options = mf_batch_options_print(&s->options, false);
-    _cleanup_(mf_freep) char *text = mf_json_print(options);
-    struct mf_batch_row row = {.name = s->name,
-                               .options = text,
-                               .idempotency_key = s->idempotency_key,
-                               .body_hash = s->body_hash,
-                               .priority = (int)s->options.priority,
-                               .created_ms = f->wall_ms};
-    int r = text ? mf_store_batch_add(f->store, &row, &batch) : -ENOMEM;
-    if (r == 0)
-        r = find_classes(f, &s->options, &classes);
-    if (r == 0)
-        r = add_tasks(f, batch, s, &classes);
-    if (r == 0)
-        r = add_known(f, batch, s, &classes);
-    if (r == 0)
-        r = add_batch_event(f, batch, "open");
-    if (r == 0)
-        r = n_skipped = mf_promote_skip_unnamed(f, batch);
-    if (r >= 0)
-        r = write_receipt(f, batch, s, classes.n, n_skipped, ret_receipt);
-    mf_ids_release(&classes);
-    f->wake_waiting = true;
-    return r;
-}
-
 /* ---- end of a batch ---- */
 
 static int end(struct mf_farm *f, int64_t batch, const char *state)
 {
     int r = mf_store_batch_end(f->store, batch, state, f->wall_ms);
-    return r < 0 ? r : add_batch_event(f, batch, state);
+    return r < 0 ? r : mf_batch_event(f, batch, state);
+}
+
+/* Finds the unfinished tasks of the last listed batch, or removes it from the list if there are none. */
+static int find_cancelled_tasks(struct mf_farm *f)
+{
+    f->cancel.n = f->cancel_at = 0;
+    int r = mf_store_tasks_of_batch(f->store, f->cancelled.all[f->cancelled.n - 1], &f->cancel);
+    if (r == 0 && f->cancel.n == 0)
+        f->cancelled.n--;
+    return r;
+}
+
+static int cancel_task(struct mf_farm *f, int64_t id)
+{
+    struct mf_task *g;
+    int r = mf_task_get(f, id, &g);
+    if (r < 0 || g->state >= MF_TASK_DONE) /* it has ended since it was listed */
+        return r;
+    g->batch->ended = true;
+    return mf_task_cancel(f, g);
+}
+
+int mf_batches_cancel(struct mf_farm *f)
+{
+    uint64_t start_ns = mf_now_ns();
+    int r = 0;
+    while (r == 0 && f->cancelled.n > 0 && mf_now_ns() - start_ns < MF_SLICE_NS)
+        r = f->cancel_at < f->cancel.n ? cancel_task(f, f->cancel.all[f->cancel_at++])
+                                       : find_cancelled_tasks(f);
+    return r;
 }
 
 int mf_farm_cancel(struct mf_farm *f, int64_t batch)
@@ -232,24 +118,21 @@ int mf_farm_cancel(struct mf_farm *f, int64_t batch)
     int priority;
     int64_t created_ms;
     bool open;
-    struct mf_ids tasks = {0};
     _cleanup_(mf_freep) char *options = NULL;
     int r = mf_store_batch_get(f->store, batch, &priority, &created_ms, &options, &open);
     if (r < 0 || !open)
         return r < 0 ? r : 1;
-    /* End the batch before its tasks, because the end of its last task would mark the batch as done. */
+    /* End the batch before its tasks, because the end of its last task would mark the batch as done. A
+     * restart finds the tasks of cancelled batches and continues. */
     r = end(f, batch, "cancelled");
     if (r == 0)
-        r = mf_store_tasks_of_batch(f->store, batch, &tasks);
-    for (size_t i = 0; r == 0 && i < tasks.n; i++) {
-        struct mf_task *g;
-        r = mf_task_get(f, tasks.all[i], &g);
-        if (r < 0)
-            break;
-        g->batch->ended = true;
-        r = mf_task_cancel(f, g);
-    }
-    mf_ids_release(&tasks);
+        r = mf_ids_add(&f->cancelled, batch);
+    if (r < 0)
+        return r;
+    f->cancel_at = f->cancel.n; /* the tasks of another batch are listed again later */
+    r = mf_batches_cancel(f);
+    if (r < 0 && f->cancelled.n > 0)
+        f->cancelled.n--; /* the request is undone */
     return r;
 }
 

@@ -156,8 +156,8 @@ static int quarantine(struct mf_farm *f, const struct mf_lease *l, const struct 
     return mf_event_add(f, 0, "quarantine", body);
 }
 
-/* Records a death. The first death of a kernel on a class returns 0 and adds a unit that retries the step. The
- * second one returns 1 and quarantines the kernel. */
+/* Records a death. The first death of a kernel on a class returns 0 and adds a unit that retries the step.
+ * The second one returns 1 and quarantines the kernel. */
 static int handle_death(struct mf_farm *f, struct mf_slot *slot, const struct mf_lease *l,
                         const struct mf_lease_item *item, struct mf_result_message *m, int64_t *ret_retry)
 {

@@ -98,6 +98,10 @@ static int load(struct mf_farm *f)
     if (r >= 0)
         r = mf_units_load(f);
     if (r >= 0)
+        r = mf_store_batches_remove_partial(f->store);
+    if (r >= 0)
+        r = mf_store_batches_cancelling(f->store, &f->cancelled);
+    if (r >= 0)
         r = resume_ranking(f);
     mf_fault_at(MF_FAULT_FARM_LOADED);
     if (r >= 0)
@@ -122,6 +126,9 @@ void mf_farm_reset_state(struct mf_farm *f)
         free(f->new_events[i].body);
     f->n_new_events = f->n_touched = f->n_acknowledged = 0;
     f->n_suspects = 0;
+    f->wake.n = f->wake_at = f->to_rank.n = f->to_rank_at = f->cancelled.n = f->cancel.n = f->cancel_at = 0;
+    f->wake_slot = SIZE_MAX;
+    mf_submissions_restart(f);
     f->ranking = false;
     f->wake_waiting = f->misses_new = true;
 }
@@ -184,6 +191,11 @@ struct mf_farm *mf_farm_free(struct mf_farm *f)
     free(f->answers);
     free(f->touched);
     free(f->suspects);
+    mf_submissions_free(f);
+    mf_ids_release(&f->wake);
+    mf_ids_release(&f->to_rank);
+    mf_ids_release(&f->cancelled);
+    mf_ids_release(&f->cancel);
     free(f);
     return NULL;
 }
@@ -233,13 +245,14 @@ static int handle_message(struct mf_farm *f)
     return r < 0 ? r : 1;
 }
 
-static int add_answer(struct mf_farm *f, struct mf_request *request)
+int mf_farm_reserve_answer(struct mf_farm *f)
 {
-    int r = mf_array_grow(&f->answers, f->n_answers, &f->cap_answers, sizeof(*f->answers));
-    if (r < 0)
-        return r;
+    return mf_array_grow(&f->answers, f->n_answers, &f->cap_answers, sizeof(*f->answers));
+}
+
+void mf_farm_answer(struct mf_farm *f, struct mf_request *request)
+{
     f->answers[f->n_answers++] = request;
-    return 0;
 }
 
 /* Handles one request. If its handler fails, only the handler's own changes are rolled back. */
@@ -249,12 +262,17 @@ static int handle_request(struct mf_farm *f)
     int r = mf_bus_recv_pointer(f->requests, &request);
     if (r <= 0)
         return r;
-    r = add_answer(f, request);
+    r = mf_farm_reserve_answer(f);
     if (r == 0)
         r = mf_store_savepoint(f->store, MF_SAVEPOINT_MESSAGE);
-    if (r < 0)
+    if (r < 0) {
+        mf_request_free(request);
         return r;
-    if (mf_request_run(request, f) < 0)
+    }
+    int handled = mf_request_run(request, f);
+    if (!request->deferred)
+        mf_farm_answer(f, request);
+    if (handled < 0)
         r = mf_store_savepoint_rollback(f->store, MF_SAVEPOINT_MESSAGE);
     else
         r = mf_store_savepoint_release(f->store, MF_SAVEPOINT_MESSAGE);
@@ -339,6 +357,7 @@ static void count_iteration(struct mf_farm *f, uint64_t ns)
     double s = (double)ns * 1e-9;
     f->stats.iterations++;
     f->stats.iteration_s += s;
+    f->stats.iteration_max_s = fmax(f->stats.iteration_max_s, s);
     for (int i = 0; i < MF_ITERATION_BUCKETS; i++) {
         if (s <= mf_iteration_bucket_s[i]) {
             f->stats.iteration_buckets[i]++;
@@ -347,9 +366,20 @@ static void count_iteration(struct mf_farm *f, uint64_t ns)
     }
 }
 
+static bool has_slices(const struct mf_farm *f)
+{
+    return f->submitting || f->to_rank_at < f->to_rank.n || f->cancelled.n > 0 || mf_tasks_are_waking(f);
+}
+
 static int do_due_work(struct mf_farm *f)
 {
-    int r = f->wake_waiting ? mf_tasks_wake(f) : 0;
+    int r = mf_submissions_continue(f);
+    if (r >= 0)
+        r = mf_batches_cancel(f);
+    if (r >= 0)
+        r = mf_tasks_wake(f);
+    if (r >= 0)
+        r = mf_rank_continue(f);
     if (r >= 0)
         r = housekeep(f);
     if (r >= 0)
@@ -416,7 +446,8 @@ int mf_farm_run(struct mf_farm *f, int stop_fd, struct mf_notify *notify)
     for (;;) {
         /* In read-only mode, no iteration answers ZAP requests, so leave their socket out */
         int n_now = f->read_only_reason[0] ? 3 : n_items;
-        if (zmq_poll(items, n_now, HOUSEKEEP_MS) < 0 && errno != EINTR)
+        bool busy = !f->read_only_reason[0] && has_slices(f);
+        if (zmq_poll(items, n_now, busy ? 0 : HOUSEKEEP_MS) < 0 && errno != EINTR)
             return log_err(-errno, "wait for messages");
         if (items[2].revents)
             return 0;

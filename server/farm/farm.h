@@ -43,6 +43,16 @@ struct mf_farm;
  * "unknown_columns", …}. Returns 1 and the original receipt if the idempotency key was used with the same
  * body, -EEXIST if it was used with another body. */
 int mf_farm_submit(struct mf_farm *f, const struct mf_submission *s, cJSON **ret_receipt);
+/* True if the submission is stored in slices, by mf_farm_submit_later: it is long, or its idempotency key is
+ * that of such a submission. */
+bool mf_farm_submits_later(const struct mf_farm *f, const struct mf_submission *s);
+/* Stores a batch over several iterations. A batch is visible as `submitting` until it is complete; a restart
+ * removes it. At the end calls finish with the result of mf_farm_submit, and then sends the response. s must
+ * stay valid as long as the request. */
+struct mf_request;
+typedef int (*mf_submitted_fn)(struct mf_request *request, int r, cJSON *receipt);
+int mf_farm_submit_later(struct mf_farm *f, struct mf_request *request, const struct mf_submission *s,
+                         mf_submitted_fn finish);
 /* Cancels a batch's unfinished tasks. Returns -ENOENT for an unknown batch, 1 if the batch had already ended.
  */
 int mf_farm_cancel(struct mf_farm *f, int64_t batch);

@@ -50,6 +50,8 @@ double mf_best_times_find(const struct mf_best_times *b, mf_ops covers, int64_t 
 
 struct mf_win;
 struct mf_reported;
+struct mf_ranking;
+struct mf_submitting;
 
 struct mf_task {
     int64_t id;
@@ -64,9 +66,11 @@ struct mf_task {
     struct mf_best_times best; /* best times of results with status ok */
     /* kept from the ranking of the task until the layout of its layer model is chosen */
     struct mf_forecast *forecast;
-    bool dirty;   /* true: counters must be written */
-    bool changed; /* true: an event must be published */
-    bool touched; /* true: listed in mf_farm.touched, for mf_tasks_flush */
+    struct mf_ranking *ranking; /* the search for pipelines in progress (rank.c) */
+    bool to_rank;               /* true: listed in mf_farm.to_rank */
+    bool dirty;                 /* true: counters must be written */
+    bool changed;               /* true: an event must be published */
+    bool touched;               /* true: listed in mf_farm.touched, for mf_tasks_flush */
     int64_t published_ms;
 };
 
@@ -136,7 +140,16 @@ struct mf_farm {
     struct mf_task **touched;
     size_t n_touched, cap_touched;
     bool wake_waiting; /* waiting tasks may start, because a worker connected or a batch was submitted */
-    bool ranking;      /* a layer model is being ranked, or its layout is being chosen */
+    /* Long work that is done in slices of MF_SLICE_NS, one per iteration. */
+    struct mf_ids wake;        /* waiting tasks of one class that start */
+    size_t wake_at, wake_slot; /* next of these; next slot whose class is looked at */
+    struct mf_ids to_rank;     /* tasks whose pipelines are searched, from to_rank_at */
+    size_t to_rank_at;
+    struct mf_submitting *submitting; /* long submissions, the oldest first */
+    struct mf_ids cancelled;          /* cancelled batches with unfinished tasks */
+    struct mf_ids cancel;             /* unfinished tasks of the last of these batches, from cancel_at */
+    size_t cancel_at;
+    bool ranking; /* a layer model is being ranked, or its layout is being chosen */
     /* after a restart: end of the period in which workers may reconnect. During this period no worker is
      * treated as the only worker of its class. 0: the period has ended */
     int64_t reconnect_deadline_ms;
@@ -168,6 +181,8 @@ struct mf_farm {
     int64_t read_only_since_ms, read_only_retry_ms;
 };
 
+#define MF_SLICE_NS 10000000u /* duration of a slice of long work */
+
 /* ---- farm.c ---- */
 /* Frees everything that can be rebuilt from the store. */
 void mf_farm_reset_state(struct mf_farm *f);
@@ -189,16 +204,33 @@ int mf_batch_get(struct mf_farm *f, int64_t id, struct mf_batch **ret);
 /* Returns unit options with another routing profile, which the caller frees; NULL if out of memory. */
 char *mf_batch_unit_options(const struct mf_batch *b, const char *routing);
 struct mf_batch *mf_batch_free(struct mf_batch *b);
+int mf_batch_event(struct mf_farm *f, int64_t batch, const char *state);
 /* Ends the batch if its last task has ended. */
 int mf_batch_check(struct mf_farm *f, struct mf_batch *b);
+/* Cancels a slice of the tasks of cancelled batches. */
+int mf_batches_cancel(struct mf_farm *f);
 /* Frees an ended batch without tasks in memory, so that memory grows with open batches only. */
 void mf_batch_unload(struct mf_farm *f, struct mf_batch *b);
+
+/* ---- submit.c ---- */
+/* Stores a slice of the first long submission. */
+int mf_submissions_continue(struct mf_farm *f);
+/* Starts the long submissions again, after the state was loaded from the store. */
+void mf_submissions_restart(struct mf_farm *f);
+void mf_submissions_free(struct mf_farm *f);
+
+/* ---- farm.c ---- */
+/* Sends the request's response after COMMIT. Call mf_farm_reserve_answer before. */
+int mf_farm_reserve_answer(struct mf_farm *f);
+void mf_farm_answer(struct mf_farm *f, struct mf_request *request);
 
 /* ---- task.c (has the state diagram of tasks) ---- */
 int mf_task_get(struct mf_farm *f, int64_t id, struct mf_task **ret);
 struct mf_task *mf_task_free(struct mf_task *g);
 void mf_task_drop_forecast(struct mf_task *g);
+/* Starts a slice of the waiting tasks. */
 int mf_tasks_wake(struct mf_farm *f);
+bool mf_tasks_are_waking(const struct mf_farm *f);
 /* Call when an enumeration has ended. failure: reason why the enumeration failed; NULL: it is complete. */
 int mf_tasks_enumerated(struct mf_farm *f, int64_t enumeration, const char *failure);
 int mf_task_probed(struct mf_farm *f, struct mf_task *g);
@@ -231,9 +263,11 @@ int mf_task_measured(struct mf_farm *f, struct mf_task *g, mf_ops covers, int64_
 int mf_tasks_flush(struct mf_farm *f);
 
 /* ---- rank.c ---- */
-/* Finds the task's pipelines. Returns 1, or 0 if there are no pipelines; the task has then failed with the
- * reason. */
+/* Lists the task, which has state `ranking`, for mf_rank_continue. */
 int mf_rank_task(struct mf_farm *f, struct mf_task *g);
+/* Searches the pipelines of the listed tasks, for one slice. If a task has none, it fails with the reason. */
+int mf_rank_continue(struct mf_farm *f);
+struct mf_ranking *mf_ranking_free(struct mf_ranking *k);
 /* Stores the task's pipelines and starts a race of the finalists of these layouts. n 0: the finalists are
  * selected over all layouts together. */
 int mf_rank_race(struct mf_farm *f, struct mf_task *g, const char *const *layouts, size_t n);

@@ -12,6 +12,7 @@ struct mf_farm_stats {
     bool read_only;                                   /* the database is not writable (read_only.c) */
     uint64_t iterations;                              /* transactions committed */
     uint64_t iteration_buckets[MF_ITERATION_BUCKETS]; /* iterations per duration bucket, not cumulative */
+    double iteration_max_s;                           /* duration of the longest iteration */
     double iteration_s;                               /* sum of the durations of all iterations */
     uint64_t messages;                                /* messages received from workers */
     uint64_t results;                                 /* results committed */

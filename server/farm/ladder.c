@@ -208,22 +208,23 @@ static int read_record(struct mf_farm *f, const struct mf_task *of, struct ladde
 
 /* ---- all are ranked ---- */
 
-/* Loads the tasks in state `ranking`. Ranks tasks without a forecast again, because a restart loses the
- * forecasts. */
+/* Loads the tasks in state `ranking`. *ret_n is 0 if a task has no forecast yet. Such tasks are ranked
+ * (again: a restart loses the forecasts), and then this ladder is ranked again. */
 static int load_tasks(struct mf_farm *f, const struct mf_ids *ids, struct mf_task **tasks, size_t *ret_n)
 {
-    size_t n = 0;
+    size_t n = 0, n_unranked = 0;
     for (size_t i = 0; i < ids->n; i++) {
         struct mf_task *g;
         int r = mf_task_get(f, ids->all[i], &g);
-        if (r == 0)
-            r = g->state != MF_TASK_RANKING ? 0 : g->forecast ? 1 : mf_rank_task(f, g);
+        if (r == 0 && !g->forecast) {
+            n_unranked++;
+            r = mf_rank_task(f, g);
+        }
         if (r < 0)
             return r;
-        if (r > 0)
-            tasks[n++] = g;
+        tasks[n++] = g;
     }
-    *ret_n = n;
+    *ret_n = n_unranked ? 0 : n;
     return 0;
 }
 

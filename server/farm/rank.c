@@ -3,6 +3,7 @@
 #include "server/farm/farm_private.h"
 
 #include "common/base/array.h"
+#include "common/base/clock.h"
 #include "common/base/json.h"
 #include "common/base/log.h"
 #include "common/base/text.h"
@@ -20,6 +21,7 @@
 #define KEPT_OF_LAYOUT 64
 #define KEPT_OF_OTHERS 3
 #define STRUCTURES_MAX 64
+#define SEARCH_WORK    50000 /* units of the path search between two looks at the clock: about 1 ms */
 
 /* ---- a task's pipelines ---- */
 
@@ -138,47 +140,120 @@ static int keep_forecast(struct mf_farm *f, struct mf_task *g, const struct meas
     return 0;
 }
 
-static int rank(struct mf_farm *f, struct mf_task *g, const struct measured *m)
+/* The search for a task's pipelines, done in slices. */
+struct mf_ranking {
+    struct measured measured;
+    struct mf_path_step *steps;
+    struct mf_path_problem problem;
+    struct mf_path_search *search;
+};
+
+struct mf_ranking *mf_ranking_free(struct mf_ranking *k)
 {
-    struct mf_path *paths = NULL;
-    size_t n_paths = 0;
+    if (!k)
+        return NULL;
+    mf_path_search_free(k->search);
+    free(k->steps);
+    free(k->measured.valid_step);
+    free(k);
+    return NULL;
+}
+
+static int start_search(struct mf_farm *f, struct mf_task *g)
+{
+    struct mf_ranking *k = g->ranking = calloc(1, sizeof(*k));
+    if (!k)
+        return -ENOMEM;
+    struct measured *m = &k->measured;
     double gap_us;
-    int r = mf_trust_gap_us(f, g->model, &gap_us);
+    int r = mf_store_measured_each(f->store, g->id, take_measured, m);
+    if (r == 0)
+        r = mf_trust_gap_us(f, g->model, &gap_us);
     if (r < 0)
         return r;
-    _cleanup_(mf_freep) struct mf_path_step *steps = calloc(m->n + 1, sizeof(*steps));
-    if (!steps)
+    k->steps = calloc(m->n + 1, sizeof(*k->steps));
+    if (!k->steps)
         return -ENOMEM;
     for (size_t i = 0; i < m->n; i++)
-        steps[i] = (struct mf_path_step){&m->valid_step[i].step, m->valid_step[i].us};
-    struct mf_path_problem p = {
+        k->steps[i] = (struct mf_path_step){&m->valid_step[i].step, m->valid_step[i].us};
+    k->problem = (struct mf_path_problem){
         .ops = mf_layer_ops(&g->shape),
         .format = g->shape.dtype == MF_DTYPE_FP16 ? MF_FORMAT_FP16 : MF_FORMAT_BF16,
-        .steps = steps,
+        .steps = k->steps,
         .n_steps = m->n,
         .gap_us = gap_us,
         .keep = MF_PATH_KEEP_MAX,
     };
-    r = mf_path_find(&p, &paths, &n_paths);
+    return mf_path_search_new(&k->problem, &k->search);
+}
+
+/* Records with the task's rejections that the search was cut. */
+static int report_cut(struct mf_farm *f, const struct mf_task *g, size_t n_steps)
+{
+    char reason[MF_REASON_MAX];
+    mf_format(reason, sizeof(reason),
+              "the search for pipelines of %zu steps was cut, because they have too many combinations; "
+              "cheaper pipelines may exist",
+              n_steps);
+    log_warn("task %" PRId64 ": %s", g->id, reason);
+    return mf_store_rejection_add(f->store, g->enumeration, g->batch->id, "pipeline", "*", "search_budget",
+                                  reason);
+}
+
+static int finish_search(struct mf_farm *f, struct mf_task *g)
+{
+    struct mf_ranking *k = g->ranking;
+    struct mf_path *paths = NULL;
+    size_t n_paths = 0;
+    int r = mf_path_search_take(k->search, &paths, &n_paths);
+    if (r > 0)
+        r = report_cut(f, g, k->measured.n);
+    if (r == 0 && n_paths > 0)
+        return keep_forecast(f, g, &k->measured, paths, n_paths);
+    free(paths);
+    return r < 0 ? r : fail_no_pipeline(f, g, &k->measured, &k->problem);
+}
+
+/* Runs the task's search until end_ns. Returns 1 once the task is ranked or has failed, else 0. */
+static int search(struct mf_farm *f, struct mf_task *g, uint64_t end_ns)
+{
+    int r = g->ranking ? 0 : start_search(f, g);
+    while (r == 0 && mf_now_ns() < end_ns)
+        r = mf_path_search_run(g->ranking->search, SEARCH_WORK);
     if (r == -E2BIG)
-        return mf_task_fail(f, g, "too many combinations of steps to rank");
-    if (r == 0 && n_paths == 0) {
-        free(paths);
-        return fail_no_pipeline(f, g, m, &p);
-    }
-    if (r == 0)
-        r = keep_forecast(f, g, m, paths, n_paths);
+        r = mf_task_fail(f, g, "too many different tensor specs or weight layouts to rank");
+    else if (r > 0)
+        r = finish_search(f, g);
+    else
+        return r;
+    g->ranking = mf_ranking_free(g->ranking);
+    g->to_rank = false;
+    if (r == 0 && g->forecast)
+        r = mf_ladder_rank(f, g->batch, g->class_id, g->layer_model);
     return r < 0 ? r : 1;
 }
 
 int mf_rank_task(struct mf_farm *f, struct mf_task *g)
 {
-    struct measured m = {0};
-    int r = mf_store_measured_each(f->store, g->id, take_measured, &m);
-    if (r == 0)
-        r = rank(f, g, &m);
-    free(m.valid_step);
-    return r;
+    if (g->to_rank)
+        return 0;
+    g->to_rank = true;
+    return mf_ids_add(&f->to_rank, g->id);
+}
+
+int mf_rank_continue(struct mf_farm *f)
+{
+    uint64_t end_ns = mf_now_ns() + MF_SLICE_NS;
+    int r = 0;
+    while (r >= 0 && f->to_rank_at < f->to_rank.n && mf_now_ns() < end_ns) {
+        struct mf_task *g = mf_map_get(&f->tasks, (uint64_t)f->to_rank.all[f->to_rank_at]);
+        r = g && g->to_rank && g->state == MF_TASK_RANKING ? search(f, g, end_ns) : 1;
+        if (r > 0)
+            f->to_rank_at++;
+    }
+    if (f->to_rank_at == f->to_rank.n)
+        f->to_rank.n = f->to_rank_at = 0;
+    return r < 0 ? r : 0;
 }
 
 /* ---- finalists and the race ---- */

@@ -167,7 +167,7 @@ int mf_suspect_decide(struct mf_farm *f, struct mf_task *g, const struct mf_susp
                                 .final = true,
                                 .at_ms = f->wall_ms};
     int r = mf_store_result_add(f->store, &row);
-    return r > 0 ? mf_task_measured(f, g, s->covers, MF_STATUS_QUARANTINED, (double)NAN) : r;
+    return r > 0 ? mf_task_measured(f, g, s->covers, s->worker, MF_STATUS_QUARANTINED, (double)NAN) : r;
 }
 
 int mf_suspect_quarantine(struct mf_farm *f, int64_t kernel, int64_t class, int64_t worker,

@@ -22,6 +22,7 @@
 #include "server/farm/farm_private.h"
 
 #include "common/base/array.h"
+#include "common/base/clock.h"
 #include "common/base/fault.h"
 #include "common/base/json.h"
 #include "common/base/log.h"
@@ -48,8 +49,10 @@ void mf_task_drop_forecast(struct mf_task *g)
 
 struct mf_task *mf_task_free(struct mf_task *g)
 {
-    if (g)
+    if (g) {
         mf_task_drop_forecast(g);
+        mf_ranking_free(g->ranking);
+    }
     free(g);
     return NULL;
 }
@@ -234,26 +237,54 @@ static int start(struct mf_farm *f, struct mf_task *g, const char *live_revision
     return r < 0 ? r : add_enumerate_unit(f, g);
 }
 
+bool mf_tasks_are_waking(const struct mf_farm *f)
+{
+    return f->wake_waiting || f->wake_at < f->wake.n || f->wake_slot < f->slots.n;
+}
+
+/* The slot whose revision starts the waiting tasks of a class; NULL: none. */
+static const struct mf_slot *starter(const struct mf_farm *f, int64_t class_id)
+{
+    for (size_t i = 0; i < f->slots.n; i++) {
+        if (f->slots.all[i]->class_id == class_id && !f->slots.all[i]->quarantined)
+            return f->slots.all[i];
+    }
+    return NULL;
+}
+
+/* Lists the waiting tasks of the slot's class if the slot starts them. */
+static int list_waiting(struct mf_farm *f, const struct mf_slot *slot)
+{
+    if (starter(f, slot->class_id) != slot)
+        return 0;
+    f->wake.n = f->wake_at = 0;
+    return mf_store_tasks_waiting(f->store, slot->class_id, &f->wake);
+}
+
+/* Starts a listed task, unless it has started or its workers have left since it was listed. */
+static int wake_task(struct mf_farm *f, int64_t id)
+{
+    struct mf_task *g;
+    int r = mf_task_get(f, id, &g);
+    const struct mf_slot *slot = r == 0 ? starter(f, g->class_id) : NULL;
+    return slot && g->state == MF_TASK_WAITING && !g->batch->ended ? start(f, g, slot->revision) : r;
+}
+
 int mf_tasks_wake(struct mf_farm *f)
 {
+    uint64_t start_ns = mf_now_ns();
     int r = 0;
-    f->wake_waiting = false;
-    for (size_t i = 0; r == 0 && i < f->slots.n; i++) {
-        const struct mf_slot *slot = f->slots.all[i];
-        struct mf_ids ids = {0};
-        bool seen = false;
-        for (size_t j = 0; j < i; j++)
-            seen |= f->slots.all[j]->class_id == slot->class_id && !f->slots.all[j]->quarantined;
-        if (seen || slot->quarantined)
-            continue;
-        r = mf_store_tasks_waiting(f->store, slot->class_id, &ids);
-        for (size_t j = 0; r == 0 && j < ids.n; j++) {
-            struct mf_task *g;
-            r = mf_task_get(f, ids.all[j], &g);
-            if (r == 0)
-                r = start(f, g, slot->revision);
+    while (r == 0 && mf_tasks_are_waking(f) && mf_now_ns() - start_ns < MF_SLICE_NS) {
+        if (f->wake_at < f->wake.n) {
+            r = wake_task(f, f->wake.all[f->wake_at++]);
+        } else if (f->wake_slot < f->slots.n) {
+            r = list_waiting(f, f->slots.all[f->wake_slot++]);
+        } else {
+            f->wake_waiting = false;
+            f->wake_slot = 0;
+            if (f->slots.n == 0)
+                break;
         }
-        mf_ids_release(&ids);
     }
     return r;
 }
@@ -483,9 +514,7 @@ int mf_task_probed(struct mf_farm *f, struct mf_task *g)
 {
     assert(g->state == MF_TASK_PROBING);
     int r = enter(f, g, MF_TASK_RANKING, "");
-    if (r == 0)
-        r = mf_rank_task(f, g);
-    return r > 0 ? mf_ladder_rank(f, g->batch, g->class_id, g->layer_model) : r;
+    return r < 0 ? r : mf_rank_task(f, g);
 }
 
 int mf_task_race(struct mf_farm *f, struct mf_task *g, const char *unit_body)

@@ -234,8 +234,8 @@ static int add_step(struct mf_farm *f, struct mf_lease_item *item, int64_t step,
     return mf_buf_adds(out, body + 1);
 }
 
-/* Returns 1 if no worker may run the step: its kernel is quarantined, or another unit retries it. Then decides
- * the step, or holds it back in another unit. Returns 0 if the step may run. */
+/* Returns 1 if no worker may run the step: its kernel is quarantined, or another unit retries it. Then
+ * decides the step, or holds it back in another unit. Returns 0 if the step may run. */
 static int leave_out(struct mf_farm *f, const struct mf_lease *l, const struct mf_lease_item *item)
 {
     struct mf_task *g = l->task;

@@ -40,6 +40,9 @@ static void add_iterations(struct mf_buf *out, const struct mf_farm_stats *s)
 static void add_farm(struct mf_buf *out, const struct mf_farm_stats *s)
 {
     add_iterations(out, s);
+    mf_metric_head(out, "moefarm_iteration_longest_seconds", MF_METRIC_GAUGE,
+                   "Duration of the longest iteration since the start.");
+    mf_buf_addf(out, "moefarm_iteration_longest_seconds %.9g\n", s->iteration_max_s);
     mf_metric_head(out, "moefarm_store_read_only", MF_METRIC_GAUGE,
                    "1 while the database is not writable; changes and results are then refused.");
     mf_buf_addf(out, "moefarm_store_read_only %d\n", s->read_only);

@@ -49,6 +49,7 @@ struct mf_request {
     int64_t cursor;             /* events: last id already read, -1 for the latest; updated by the reader */
     bool following;             /* events: catch-up read of a stream that is already open */
     int64_t first_cursor;       /* events: id after which the stream began */
+    bool deferred;              /* the writer sends the response in a later iteration */
     struct mf_farm_stats stats; /* metrics: filled in by the writer */
     struct mf_response response;
 };

@@ -6,6 +6,8 @@ int mf_request_run(struct mf_request *r, void *owner)
 {
     const struct mf_hop *hop = &r->route->hops[r->hop];
     int e = hop->handler(owner, r);
+    if (r->deferred)
+        return 0;
     if (e < 0 && r->response.status == 0)
         (void)mf_refuse_errno(&r->response, e, r->route->summary);
     /* If the hop has filled in the response, the request ends; otherwise the next hop continues. */

@@ -56,18 +56,45 @@ int mf_store_batch_find_receipt(struct mf_store *s, const char *key, const char 
                                  body_hash, ret_receipt);
 }
 
-int mf_store_batch_add(struct mf_store *s, const struct mf_batch_row *row, int64_t *ret)
+static int add_batch(struct mf_store *s, const struct mf_batch_row *row, const char *state,
+                     const char *receipt, int64_t *ret)
 {
     const char *key = row->idempotency_key && *row->idempotency_key ? row->idempotency_key : NULL;
-    int r = mf_sql_run(
-        s,
-        "INSERT INTO batch (name, state, priority, options, idempotency_key, body_hash, receipt,"
-        " created_ms) VALUES (?, 'open', ?, ?, ?, ?, '{}', ?)",
-        "tittti", row->name, (int64_t)row->priority, row->options, key, row->body_hash, row->created_ms);
+    int r =
+        mf_sql_run(s,
+                   "INSERT INTO batch (name, state, priority, options, idempotency_key, body_hash, receipt,"
+                   " created_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                   "ttitttti", row->name, state, (int64_t)row->priority, row->options, key, row->body_hash,
+                   receipt, row->created_ms);
     if (r < 0)
         return r;
     *ret = mf_store_last_id(s);
     return 0;
+}
+
+int mf_store_batch_add(struct mf_store *s, const struct mf_batch_row *row, int64_t *ret)
+{
+    return add_batch(s, row, "open", "{}", ret);
+}
+
+int mf_store_batch_add_partial(struct mf_store *s, const struct mf_batch_row *row, int64_t *ret)
+{
+    return add_batch(s, row, "cancelled", "", ret);
+}
+
+int mf_store_batch_open(struct mf_store *s, int64_t batch)
+{
+    return mf_sql_write(s, "UPDATE batch SET state = 'open' WHERE id = ?", "i", batch);
+}
+
+#define PARTIAL "SELECT id FROM batch WHERE state = 'cancelled' AND receipt = ''"
+
+int mf_store_batches_remove_partial(struct mf_store *s)
+{
+    int r = mf_sql_write(s, "DELETE FROM baseline_row WHERE batch IN (" PARTIAL ")", "");
+    if (r == 0)
+        r = mf_sql_write(s, "DELETE FROM task WHERE batch IN (" PARTIAL ")", "");
+    return r < 0 ? r : mf_sql_write(s, "DELETE FROM batch WHERE state = 'cancelled' AND receipt = ''", "");
 }
 
 int mf_store_batch_set_receipt(struct mf_store *s, int64_t batch, const char *receipt)
@@ -189,13 +216,49 @@ int mf_store_tasks_assign_class(struct mf_store *s, int64_t class)
     return mf_sql_run(s, "UPDATE task SET class = ? WHERE state = 'waiting' AND class IS NULL", "i", class);
 }
 
+int mf_store_batches_cancelling(struct mf_store *s, struct mf_ids *ret)
+{
+    return mf_sql_ids(s,
+                      "SELECT DISTINCT b.id FROM task g CROSS JOIN batch b ON b.id = g.batch WHERE g.state IN"
+                      " ('waiting', 'enumerating', 'probing', 'ranking', 'racing', 'comparing')"
+                      " AND b.state = 'cancelled'",
+                      ret, "");
+}
+
+static void reverse(int64_t *ids, size_t n)
+{
+    for (size_t i = 0; i < n / 2; i++) {
+        int64_t id = ids[i];
+        ids[i] = ids[n - 1 - i];
+        ids[n - 1 - i] = id;
+    }
+}
+
+/* The query needs no sort: its index has the order of ids. mf_farm_submit adds tasks by layer model and
+ * ascending token count. The token count falls where a layer model ends, so reversing each run of rising
+ * counts keeps layer models together and starts with the largest token count. */
 int mf_store_tasks_waiting(struct mf_store *s, int64_t class, struct mf_ids *ret)
 {
-    return mf_sql_ids(
-        s,
-        "SELECT g.id FROM task g JOIN shape s ON s.id = g.shape"
-        " WHERE g.state = 'waiting' AND g.class = ? ORDER BY g.batch, s.layer_model, s.token DESC",
-        ret, "i", class);
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int64_t batch = 0, token = 0;
+    size_t first = ret->n;
+    int r = mf_sql(s,
+                   "SELECT g.id, g.batch, s.token FROM task g INDEXED BY task_state"
+                   " CROSS JOIN batch b ON b.id = g.batch CROSS JOIN shape s ON s.id = g.shape"
+                   " WHERE g.state = 'waiting' AND g.class = ? AND b.state = 'open' ORDER BY g.id",
+                   &q, "i", class);
+    while (r >= 0 && (r = mf_sql_next(q)) > 0) {
+        if (mf_sql_i64(q, 1) != batch || mf_sql_i64(q, 2) <= token) {
+            reverse(ret->all + first, ret->n - first);
+            first = ret->n;
+        }
+        batch = mf_sql_i64(q, 1);
+        token = mf_sql_i64(q, 2);
+        r = mf_ids_add(ret, mf_sql_i64(q, 0));
+    }
+    if (r == 0)
+        reverse(ret->all + first, ret->n - first);
+    return r;
 }
 
 int mf_store_tasks_in_state(struct mf_store *s, enum mf_task_state state, struct mf_ids *ret)

@@ -22,11 +22,11 @@ static int take(cJSON *item, cJSON **ret)
 
 /* ---- batches ---- */
 
-#define BATCH_COLUMNS                                                                               \
-    "SELECT b.id AS id, b.name AS name, b.state AS state, b.priority AS priority, b.created_ms AS " \
-    "created_ms,"                                                                                   \
-    " b.ended_ms AS ended_ms, count(g.id) AS tasks, coalesce(sum(g.state = 'done'), 0) AS done,"    \
-    " coalesce(sum(g.state = 'failed'), 0) AS failed, coalesce(sum(g.n_steps), 0) AS steps,"        \
+#define BATCH_COLUMNS                                                                            \
+    "SELECT b.id AS id, b.name AS name, iif(b.receipt = '', 'submitting', b.state) AS state,"    \
+    " b.priority AS priority, b.created_ms AS created_ms,"                                       \
+    " b.ended_ms AS ended_ms, count(g.id) AS tasks, coalesce(sum(g.state = 'done'), 0) AS done," \
+    " coalesce(sum(g.state = 'failed'), 0) AS failed, coalesce(sum(g.n_steps), 0) AS steps,"     \
     " coalesce(sum(g.n_measured), 0) AS measured"
 #define BATCH_TYPES "ittiiiiiiii"
 

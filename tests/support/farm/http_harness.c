@@ -73,6 +73,23 @@ WEAK int mf_farm_submit(struct mf_farm *f, const struct mf_submission *s, cJSON 
     return 0;
 }
 
+WEAK bool mf_farm_submits_later(const struct mf_farm *f, const struct mf_submission *s)
+{
+    (void)f;
+    (void)s;
+    return false;
+}
+
+WEAK int mf_farm_submit_later(struct mf_farm *f, struct mf_request *request, const struct mf_submission *s,
+                              mf_submitted_fn finish)
+{
+    (void)f;
+    (void)request;
+    (void)s;
+    (void)finish;
+    return -ENOSYS;
+}
+
 WEAK int mf_farm_cancel(struct mf_farm *f, int64_t batch)
 {
     mf_format(f->last_request, sizeof(f->last_request), "cancel %lld", (long long)batch);

@@ -327,6 +327,24 @@ MF_TEST(submit_unknown_column)
     assert_says(r.err, "shapes.csv:1: warning: there is no column 'act_limt'\n");
 }
 
+/* A class without a worker causes a warning but no failure. */
+MF_TEST(submit_without_worker)
+{
+    static const struct fake_answer answers[] = {
+        {.request = "POST /api/v1/batches*",
+         .status = 201,
+         .body = "{\"batch\":7,\"shapes\":1,\"tasks\":1,\"errors\":[],\"unknown_columns\":[],\"warnings\":["
+                 "\"no worker of class gfx942/304 is connected; its tasks wait for one\"]}"}};
+    struct ran r;
+
+    text_file_write(in_folder("shapes.csv"), "token\n1\n");
+    fake_http_start(&server, answers, 1);
+    r = moefarm(server.url, "submit", in_folder("shapes.csv"), NULL);
+    assert_code(r, 0);
+    ck_assert_str_eq(r.out, "batch 7: 1 shapes, 1 tasks\n");
+    assert_says(r.err, "warning: no worker of class gfx942/304 is connected; its tasks wait for one\n");
+}
+
 /* The deployed table and the shapes are sent in one JSON body. The value of --min-effect is a percentage. */
 MF_TEST(submit_baseline)
 {

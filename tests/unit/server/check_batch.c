@@ -54,6 +54,36 @@ static int64_t submit(const struct mf_batch_options *options)
 }
 
 static const struct {
+    const char *classes, *warnings;
+} absent[] = {
+    {"", "[\"no worker is connected; the tasks wait for the first one\"]"},
+    {"gfx942/304", "[\"no worker of class gfx942/304 is connected; its tasks wait for one\"]"},
+    {"sm_90/132,gfx942/304", "[\"no worker of class sm_90/132 is connected; its tasks wait for one\","
+                             "\"no worker of class gfx942/304 is connected; its tasks wait for one\"]"},
+};
+
+MF_TEST(warns_of_classes_without_worker, .rows = MF_ARRAY_LEN(absent))
+{
+    struct mf_shape shape;
+    struct mf_submission s = {.name = "one",
+                              .body_hash = "0",
+                              .shapes = &shape,
+                              .n_shapes = 1,
+                              .options = mf_batch_options_default()};
+    _cleanup_(cJSON_Deletep) cJSON *receipt = NULL;
+    ck_assert_int_eq(mf_shape_parse("4,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,"
+                                    "torch.bfloat16,QuantType.No,1,0",
+                                    &shape),
+                     0);
+    if (*absent[_i].classes)
+        ck_assert_int_eq(
+            mf_batch_option_parse(mf_batch_option_find("classes"), absent[_i].classes, &s.options), 0);
+    ck_assert_int_eq(mf_farm_submit(&farm, &s, &receipt), 0);
+    _cleanup_(mf_freep) char *text = mf_json_print(mf_json_array(receipt, "warnings"));
+    ck_assert_str_eq(text, absent[_i].warnings);
+}
+
+static const struct {
     const char *options[20][2];
     bool baseline;
     const char *stored, *units;
