@@ -126,7 +126,7 @@ static int parse(struct settings *s, int argc, char **argv)
         {"log-level", MF_OPT_TEXT, &s->log_level, "LEVEL", "log level: error, warning, info or debug", 0, 0},
         {"runner-child", MF_OPT_BOOL, &s->runner_child, NULL, "internal: run as a runner of a worker", 0, 0},
         {"scratch", MF_OPT_TEXT, &s->scratch, "DIR", "internal: scratch folder of the runner", 0, 0},
-        {"pid-namespace", MF_OPT_BOOL, &s->pid_namespace, NULL,
+        {"in-namespace", MF_OPT_BOOL, &s->pid_namespace, NULL,
          "internal: the runner is in a PID namespace of its own", 0, 0},
     };
     /* clang-format on */
@@ -193,7 +193,7 @@ static void make_argv(const struct settings *s, struct instance *instance)
     if (s->no_sandbox)
         instance->argv[n++] = "--no-sandbox";
     if (s->isolation != MF_ISOLATION_NONE)
-        instance->argv[n++] = "--pid-namespace";
+        instance->argv[n++] = "--in-namespace";
     if (instance->scratch[0]) {
         instance->argv[n++] = "--scratch";
         instance->argv[n++] = instance->scratch;
