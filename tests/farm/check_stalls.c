@@ -15,6 +15,8 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <zmq.h>
 
 #define BEAT_MS  20000
@@ -65,10 +67,10 @@ static void await_none(int64_t batch, const char *state)
     }
 }
 
-static int64_t submit(void)
+/* Returns a submission, which the caller frees. */
+static char *make_csv(void)
 {
     struct mf_buf csv;
-    int64_t batch = 0;
     mf_buf_init(&csv, 8u << 20);
     (void)mf_buf_adds(&csv, SHAPE_COLUMNS "\n");
     for (int i = 0; i < N_SHAPES; i++)
@@ -77,10 +79,16 @@ static int64_t submit(void)
                           "torch.bfloat16,QuantType.No,1,0\n",
                           i + 1);
     ck_assert_int_eq(mf_buf_error(&csv), 0);
-    _cleanup_(mf_freep) char *text = call("POST", "/api/v1/batches?classes=gfx942/304", csv.data, 201);
+    return csv.data;
+}
+
+static int64_t submit(int status)
+{
+    int64_t batch = 0;
+    _cleanup_(mf_freep) char *csv = make_csv();
+    _cleanup_(mf_freep) char *text = call("POST", "/api/v1/batches?classes=gfx942/304", csv, status);
     _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(text, strlen(text), 1u << 20);
     ck_assert_int_eq(mf_json_i64(json, "batch", 1, INT64_MAX, &batch), 0);
-    mf_buf_release(&csv);
     return batch;
 }
 
@@ -92,7 +100,7 @@ MF_TEST(long_work_is_sliced)
     farm_process_start(&process, BEAT_MS);
     ck_assert_int_eq(fake_worker_open(&w, zmq, process.hub, "w"), 0);
     ck_assert_int_eq(fake_worker_greet(&w, "[]", LIMIT_MS), 0);
-    int64_t batch = submit();
+    int64_t batch = submit(201);
     double submitted_s = longest_s();
     await_none(batch, "waiting");
     double started_s = longest_s();
@@ -106,6 +114,50 @@ MF_TEST(long_work_is_sliced)
     ck_assert_double_lt(cancelled_s, LONGEST_S);
     fake_worker_close(&w);
     (void)zmq_ctx_term(zmq);
+}
+
+/* Returns the state of the only batch, which the caller frees; NULL if there is no batch. */
+static char *batch_state(void)
+{
+    const char *state;
+    _cleanup_(mf_freep) char *text = call("GET", "/api/v1/batches", "", 200);
+    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(text, strlen(text), 1u << 20);
+    return mf_json_text(cJSON_GetArrayItem(mf_json_array(json, "items"), 0), "state", &state) == 0
+               ? strdup(state)
+               : NULL;
+}
+
+/* A crash in the middle of a submission leaves no half batch. */
+MF_TEST(crash_removes_incomplete_batch)
+{
+    process = (struct farm_process){.headers = "Idempotency-Key: k\r\n"};
+    farm_process_start(&process, BEAT_MS);
+    pid_t client = fork();
+    ck_assert_int_ge(client, 0);
+    if (client == 0) {
+        int status;
+        char *csv = make_csv();
+        free(farm_process_http(&process, "POST",
+                               "/api/v1/batches?classes=gfx942/304,gfx950/256,sm_90/132,sm_80/108",
+                               "text/csv", csv, &status));
+        _exit(0);
+    }
+    int64_t end_ms = mf_now_ms() + LIMIT_MS;
+    for (bool seen = false; !seen;) {
+        _cleanup_(mf_freep) char *state = batch_state();
+        ck_assert_msg(mf_now_ms() < end_ms, "no batch appeared");
+        seen = state != NULL;
+        ck_assert(!seen || strcmp(state, "submitting") == 0);
+    }
+    (void)farm_process_kill(&process, SIGKILL);
+    ck_assert_int_eq(waitpid(client, NULL, 0), client);
+    farm_process_start(&process, BEAT_MS);
+    ck_assert_ptr_null(batch_state());
+    int64_t batch = submit(201);
+    ck_assert_int_gt(batch, 0);
+    ck_assert_int_eq(submit(200), batch); /* the same key gives the same receipt */
+    _cleanup_(mf_freep) char *state = batch_state();
+    ck_assert_str_eq(state, "open");
 }
 
 int main(void)
