@@ -15,6 +15,11 @@
 #define RATIO_TOLERANCE 0.7
 #define GAP_TOLERANCE   1.4
 #define LOG_GAP_MAX     14 /* ln of one second in us */
+/* A worker is odd if it claims more than a thousand times what the others claim, who agree within a factor of
+ * 4. A busy host measures less bandwidth and a longer gap, but not a thousand times. */
+#define EXCESSIVE      6.9
+#define FACT_TOLERANCE 1.4
+#define LOG_FACT_MAX   100
 
 /* ---- quarantine ---- */
 
@@ -38,12 +43,21 @@ static int quarantine(struct mf_farm *f, int64_t worker, const char *name, const
     return r < 0 ? r : mf_event_worker(f, slot, mf_slot_state(slot));
 }
 
+/* Numbers of a device of which too high a value serves a false worker. */
+enum { GAP, BANDWIDTH, PEAK, N_FACTS };
+static const struct {
+    const char *name, *unit;
+} facts[N_FACTS] = {[GAP] = {"launch gap", "us"},
+                    [BANDWIDTH] = {"memory bandwidth", "GB/s"},
+                    [PEAK] = {"bf16 peak", "GFLOP/s"}};
+
 /* The workers of a model name, by age. */
 struct claims {
     struct {
         int64_t worker;
         char name[MF_WORKER_NAME_MAX];
         bool simulated, quarantined;
+        double facts[N_FACTS]; /* NAN: not reported */
     } all[MF_CONSENSUS_MAX];
     int n, n_simulated;
 };
@@ -60,6 +74,9 @@ static int add_claim(void *context, const struct mf_worker_claim *row)
     c->all[c->n].worker = row->worker;
     mf_format(c->all[c->n].name, sizeof(c->all[c->n].name), "%s", row->name);
     c->all[c->n].simulated = row->simulated;
+    c->all[c->n].facts[GAP] = row->gap_us;
+    c->all[c->n].facts[BANDWIDTH] = row->mem_read_gbs;
+    c->all[c->n].facts[PEAK] = row->peak_gflops;
     c->all[c->n].quarantined = by_claim;
     c->n_simulated += row->simulated;
     c->n++;
@@ -73,6 +90,40 @@ static bool most_claim_simulated(const struct claims *c)
     return c->n_simulated == n_real ? c->n > 0 && c->all[0].simulated : c->n_simulated > n_real;
 }
 
+/* Returns true and the reason if worker i claims far more than the other workers. Two of these must agree. */
+static bool is_excessive(const struct claims *c, int i, char reason[MF_REASON_MAX])
+{
+    for (int k = 0; k < N_FACTS; k++) {
+        struct mf_consensus others = {.n = 0};
+        double median, own = c->all[i].facts[k];
+        for (int j = 0; j < c->n; j++) {
+            if (j != i && c->all[j].simulated == c->all[i].simulated)
+                mf_consensus_add(&others, log1p(c->all[j].facts[k]), LOG_FACT_MAX);
+        }
+        if (!mf_consensus_find(&others, false, FACT_TOLERANCE, &median) || !(log1p(own) - median > EXCESSIVE))
+            continue;
+        mf_format(reason, MF_REASON_MAX,
+                  CLAIM_REASON " its %s is %.3g %s; the median of %zu other workers of the model is %.3g %s",
+                  facts[k].name, own, facts[k].unit, others.n, expm1(median), facts[k].unit);
+        return true;
+    }
+    return false;
+}
+
+/* Returns true and the reason if worker i disagrees with the other workers. simulated: the claim of most. */
+static bool is_odd(const struct claims *c, int i, bool simulated, const char *model,
+                   char reason[MF_REASON_MAX])
+{
+    if (c->all[i].simulated == simulated)
+        return is_excessive(c, i, reason);
+    mf_format(reason, MF_REASON_MAX,
+              CLAIM_REASON " model %.100s is %s; %d of %d workers of this name, the oldest first, claim the"
+                           " opposite",
+              model, simulated ? "a real device" : "simulated",
+              simulated ? c->n_simulated : c->n - c->n_simulated, c->n);
+    return true;
+}
+
 int mf_trust_judge_model(struct mf_farm *f, int64_t class_id, const char *model)
 {
     struct claims c = {.n = 0};
@@ -80,16 +131,9 @@ int mf_trust_judge_model(struct mf_farm *f, int64_t class_id, const char *model)
     bool simulated = most_claim_simulated(&c);
     for (int i = 0; r == 0 && i < c.n; i++) {
         char reason[MF_REASON_MAX] = "";
-        bool odd = c.all[i].simulated != simulated;
+        bool odd = is_odd(&c, i, simulated, model, reason);
         if (odd == c.all[i].quarantined)
             continue;
-        if (odd)
-            mf_format(reason, sizeof(reason),
-                      CLAIM_REASON
-                      " model %.100s is %s; %d of %d workers of this name, the oldest first, claim"
-                      " the opposite",
-                      model, simulated ? "a real device" : "simulated",
-                      simulated ? c.n_simulated : c.n - c.n_simulated, c.n);
         r = quarantine(f, c.all[i].worker, c.all[i].name, reason);
     }
     return r;

@@ -9,9 +9,9 @@
 
 #include "server/farm/farm_private.h"
 
-/* Compares the workers of a device model after a HELLO. Workers that claim another value of `simulated` than
- * most workers of the name (if equally many: than the oldest worker) are quarantined; others are revived from
- * such a quarantine. */
+/* Compares the workers of a device model after a HELLO. Quarantines workers that claim another value of
+ * `simulated` than most workers of the name (if equally many: than the oldest worker), or a number that is a
+ * thousand times what the other workers report. Revives workers for which this is no longer true. */
 int mf_trust_judge_model(struct mf_farm *f, int64_t class_id, const char *model);
 /* Call after a message of the worker was undone. After UNDONE_MAX such messages the worker is quarantined. */
 int mf_trust_count_undone(struct mf_farm *f, const char *worker);

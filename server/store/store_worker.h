@@ -45,6 +45,7 @@ int mf_store_worker_quarantined(struct mf_store *s, int64_t worker, char ret_nam
 /* Counts an undone message. Returns 1, or 0 if no worker has this name. */
 int mf_store_worker_add_undone(struct mf_store *s, const char *name, int64_t *ret_worker, int64_t *ret_n);
 struct mf_worker_claim {
+    double gap_us, mem_read_gbs, peak_gflops; /* of its device; NAN: not reported */
     int64_t worker;
     const char *name, *quarantined; /* valid during the call */
     bool simulated;

@@ -459,6 +459,12 @@ static const struct {
     const char *unit, *message;
 } bad_units[] = {
     {"{\"unit\":1,\"attempt\":1,\"epoch\":3,\"kind\":\"dance\"}", "kind: expected"},
+    /* a time that is not finite, as printf prints it */
+    {"{\"unit\":1,\"attempt\":1,\"epoch\":3,\"kind\":\"race\",\"pipelines\":[{\"id\":1,\"forecast_us\":inf,"
+     "\"steps\":[]}]}", "unreadable UNIT: not a JSON object"},
+    {"{\"unit\":1,\"attempt\":1,\"epoch\":3,\"kind\":\"probe\",\"best_us\":{\"sort\":NaN}}", "unreadable"},
+    {"{\"unit\":1,\"attempt\":1,\"epoch\":3,\"kind\":\"race\",\"pipelines\":[{\"id\":1,"
+     "\"forecast_us\":1e308,\"steps\":[]}]}", "pipelines[].forecast_us: 1e+308 is out of bounds"},
     {"{\"unit\":1,\"attempt\":1,\"epoch\":3,\"kind\":\"probe\",\"steps\":[]}", "steps: expected"},
     {"{\"unit\":1,\"attempt\":1,\"epoch\":3,\"kind\":\"probe\",\"steps\":[{\"name\":\"a\"}]}", "steps[0].id"},
     {"{\"unit\":1,\"attempt\":1,\"epoch\":3,\"kind\":\"race\"}", "pipelines: expected"},

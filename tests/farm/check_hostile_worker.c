@@ -365,8 +365,12 @@ static double run_batch(struct farm *f, struct fake_worker *w, int seed)
     (void)snprintf(query, sizeof(query), "&seed=%d", seed);
     int64_t batch = submit(f, 1, query);
     finish(f, w, batch);
-    /* the worker is left without credit, so that the next batch runs on another worker */
+    /* The worker is left without credit, so that the next batch runs on another worker. The answer to BEAT
+     * shows that the READY before it was handled. */
     ck_assert_int_eq(fake_worker_send(w, MF_MESSAGE_READY, "{\"credit\":0}"), 0);
+    ck_assert_int_eq(fake_worker_send(w, MF_MESSAGE_BEAT, "{\"running\":[],\"busy\":{}}"), 0);
+    _cleanup_(cJSON_Deletep) cJSON *answer = fake_worker_await(w, MF_MESSAGE_BEAT, LIMIT_MS);
+    ck_assert_ptr_nonnull(answer);
     return correction(f, batch);
 }
 
@@ -410,6 +414,32 @@ MF_TEST(drops_absurd_ratios)
     stop(&f);
 }
 
+/* Returns the reason why the worker is quarantined, from the API; "": it is not. The caller frees it. */
+static char *quarantine_of(struct farm *f, const char *name)
+{
+    int status = 0;
+    const cJSON *worker;
+    _cleanup_(mf_freep) char *answer =
+        farm_process_http(&f->process, "GET", "/api/v1/workers", "", "", &status);
+    _cleanup_(cJSON_Deletep) cJSON *list = mf_json_parse(answer, strlen(answer), 1u << 20);
+    cJSON_ArrayForEach (worker, mf_json_array(list, "items")) {
+        const char *found = "", *reason = "";
+        (void)mf_json_text(worker, "name", &found);
+        ck_assert_int_eq(mf_json_text(worker, "quarantined", &reason), 0);
+        if (strcmp(found, name) == 0)
+            return strdup(reason);
+    }
+    ck_abort_msg("no worker %s", name);
+    return NULL;
+}
+
+static void expect_quarantine(struct farm *f, const char *name, const char *text)
+{
+    _cleanup_(mf_freep) char *reason = quarantine_of(f, name);
+    ck_assert_msg(*text ? strstr(reason, text) != NULL : !*reason, "%s: \"%s\", expected \"%s\"", name,
+                  reason, text);
+}
+
 /* Deviation of the launch gap that the farm added to its forecasts from 0.5 us per step. */
 static const char gap_sql[] =
     "SELECT max(abs(p.sum_us - 0.5 * json_array_length(p.steps) - (SELECT sum(r.us) FROM json_each(p.steps) j"
@@ -424,7 +454,10 @@ MF_TEST(launch_gap_needs_a_majority)
     ck_assert_int_eq(fake_worker_open(&hostile, f.zmq, f.process.hub, "hostile"), 0);
     hostile.gap_us = 1e5;
     ck_assert_int_eq(fake_worker_greet(&hostile, "[]", LIMIT_MS), 0);
+    expect_quarantine(&f, "hostile", ""); /* one other worker is no majority */
     join(&f, &c, "c");
+    expect_quarantine(&f, "hostile",
+                      "its launch gap is 1e+05 us; the median of 2 other workers of the model is");
     _cleanup_(mf_freep) char *body = query_text(&f, "SELECT body FROM device_model");
     ck_assert_msg(strstr(body, "\"gap_us\":0.5"), "%s", body);
     (void)run_batch(&f, &a, 1);
@@ -472,32 +505,6 @@ MF_TEST(best_times_need_a_second_worker)
     fake_worker_close(&hostile);
     fake_worker_close(&b);
     stop(&f);
-}
-
-/* Returns the reason why the worker is quarantined, from the API; "": it is not. The caller frees it. */
-static char *quarantine_of(struct farm *f, const char *name)
-{
-    int status = 0;
-    const cJSON *worker;
-    _cleanup_(mf_freep) char *answer =
-        farm_process_http(&f->process, "GET", "/api/v1/workers", "", "", &status);
-    _cleanup_(cJSON_Deletep) cJSON *list = mf_json_parse(answer, strlen(answer), 1u << 20);
-    cJSON_ArrayForEach (worker, mf_json_array(list, "items")) {
-        const char *found = "", *reason = "";
-        (void)mf_json_text(worker, "name", &found);
-        ck_assert_int_eq(mf_json_text(worker, "quarantined", &reason), 0);
-        if (strcmp(found, name) == 0)
-            return strdup(reason);
-    }
-    ck_abort_msg("no worker %s", name);
-    return NULL;
-}
-
-static void expect_quarantine(struct farm *f, const char *name, const char *text)
-{
-    _cleanup_(mf_freep) char *reason = quarantine_of(f, name);
-    ck_assert_msg(*text ? strstr(reason, text) != NULL : !*reason, "%s: \"%s\", expected \"%s\"", name,
-                  reason, text);
 }
 
 /* A worker claims first that the model is a real device. Honest workers of the same model name still connect.

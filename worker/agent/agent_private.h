@@ -45,6 +45,7 @@ struct mf_agent {
     size_t n_compiled_ahead; /* number of shapes added so far, including replaced shapes */
 
     /* Conditions already logged, to log each only once */
+    struct mf_log_limit unreadable_log;
     int warned_version;      /* protocol version of the last mismatch; -1: none */
     char warned_refusal[64]; /* code of the last REFUSE, or "handshake failed" */
 

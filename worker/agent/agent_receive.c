@@ -4,6 +4,7 @@
 #include <string.h>
 
 #define AHEAD_SHAPES_MAX 16 /* maximum shapes per message */
+#define UNREADABLE_LINES 5  /* maximum log lines per period about unreadable messages */
 
 static bool is_kept(const cJSON *keep, const struct mf_job *j)
 {
@@ -102,6 +103,24 @@ static void compile_upcoming(struct mf_agent *a, const struct mf_job *job)
         if (n++ < AHEAD_SHAPES_MAX && cJSON_IsString(next) && mf_shape_parse(next->valuestring, &known) == 0)
             compile_ahead(a, next->valuestring);
     }
+}
+
+/* Logs a message with an unreadable body. Answers it if it is a unit, because otherwise the farm would wait
+ * for the end of the lease. Returns true if the message is unreadable. */
+static bool is_unreadable(struct mf_agent *a, enum mf_message type, const cJSON *m)
+{
+    const char *why;
+    char reason[MF_REASON_MAX];
+    if (mf_json_text(m, "unreadable", &why) < 0)
+        return false;
+    if (mf_log_limit(&a->unreadable_log, UNREADABLE_LINES, mf_now_ms()))
+        log_warn("%s: unreadable %s of the coordinator: %s", a->o.name, mf_message_name(type), why);
+    mf_format(reason, sizeof(reason), "unreadable UNIT: %s", why);
+    if (type == MF_MESSAGE_UNIT && mf_link_accepts(&a->link, MF_LINK_EVENT_UNIT)) {
+        mf_agent_apply(a, MF_LINK_EVENT_UNIT);
+        refuse_unit(a, m, reason);
+    }
+    return true;
 }
 
 static void on_unit(struct mf_agent *a, const cJSON *m)
@@ -256,7 +275,8 @@ void mf_agent_receive_all(struct mf_agent *a)
              * is the worker's own message: TCP may connect a local port to itself if no process listens on
              * that port. */
             mf_agent_apply(a, MF_LINK_EVENT_ANSWER);
-            handlers[k].handle(a, m);
+            if (!is_unreadable(a, type, m))
+                handlers[k].handle(a, m);
         }
     }
 }

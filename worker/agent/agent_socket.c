@@ -1,12 +1,14 @@
 #include "worker/agent/agent_socket.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <zmq.h>
 
 #include "common/base/cleanup.h"
 #include "common/base/json.h"
 #include "common/base/text.h"
+#include "common/net/wire_bounds.h"
 
 #define QUEUE_MAX        1000
 #define RECONNECT_MS     100
@@ -140,6 +142,47 @@ static int receive_frame(void *socket, zmq_msg_t *frame, int *ret_more)
     return 0;
 }
 
+#define KEY_TEXT_MAX 256
+
+/* Copies the integer after "name": at the start of an unreadable body, if there is one. */
+static void add_key(cJSON *to, const char *head, const char *name)
+{
+    char wanted[24];
+    mf_format(wanted, sizeof(wanted), "\"%s\":", name);
+    const char *at = strstr(head, wanted);
+    if (!at)
+        return;
+    errno = 0;
+    long long value = strtoll(at + strlen(wanted), NULL, 10);
+    if (errno == 0 && value > 0)
+        (void)mf_json_add_i64(to, name, value);
+}
+
+/* Describes a message whose body cannot be read. text: the body. Returns NULL if out of memory. */
+static cJSON *describe_unreadable(const char *why, const char *text, size_t len)
+{
+    char head[KEY_TEXT_MAX];
+    cJSON *body = cJSON_CreateObject();
+    if (!body)
+        return NULL;
+    mf_format(head, sizeof(head), "%.*s", (int)MF_MIN(len, sizeof(head) - 1), text);
+    cJSON_AddStringToObject(body, "unreadable", why);
+    add_key(body, head, "unit");
+    add_key(body, head, "attempt");
+    add_key(body, head, "epoch");
+    return body;
+}
+
+/* Parses a body and checks its numbers. If it is unreadable, returns its description. */
+static cJSON *read_body(const char *text, size_t len)
+{
+    char why[MF_REASON_MAX] = "not a JSON object";
+    _cleanup_(cJSON_Deletep) cJSON *body = mf_json_parse(text, len, MF_WIRE_BODY_MAX);
+    if (cJSON_IsObject(body) && mf_wire_bounds_check(body, why) == 0)
+        return MF_TAKE(body);
+    return describe_unreadable(why, text, len);
+}
+
 /* Receives one message. Drops all frames after the second. Returns -EBADMSG if the message is invalid. */
 static int receive_one(struct mf_agent_socket *s, enum mf_message *ret_type, cJSON **ret)
 {
@@ -159,11 +202,11 @@ static int receive_one(struct mf_agent_socket *s, enum mf_message *ret_type, cJS
                 s->peer_version = version;
         }
         if (n == 1 && good)
-            body = mf_json_parse(zmq_msg_data(&frame), zmq_msg_size(&frame), MF_WIRE_BODY_MAX);
+            body = read_body(zmq_msg_data(&frame), zmq_msg_size(&frame));
         n++;
         zmq_msg_close(&frame);
     } while (more);
-    if (!good || n != 2 || !cJSON_IsObject(body))
+    if (!good || n != 2 || !body)
         return -EBADMSG;
     *ret_type = header.type;
     *ret = MF_TAKE(body);

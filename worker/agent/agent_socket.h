@@ -35,5 +35,7 @@ bool mf_agent_socket_handshake_failed(struct mf_agent_socket *s);
 int mf_agent_socket_send(struct mf_agent_socket *s, enum mf_message type, const char *body, size_t len);
 int mf_agent_socket_send_json(struct mf_agent_socket *s, enum mf_message type, const cJSON *body);
 /* Returns 1 with a message, whose body (an object) the caller owns, or 0 if there is no message. Drops
- * invalid messages and counts them in n_invalid. */
+ * invalid messages and counts them in n_invalid. If a message has a valid header but an unreadable body,
+ * returns an object with the member `unreadable` (the reason) and, for a UNIT whose body starts with its key,
+ * the members unit, attempt and epoch: the worker must answer it. */
 int mf_agent_socket_receive(struct mf_agent_socket *s, enum mf_message *ret_type, cJSON **ret);
