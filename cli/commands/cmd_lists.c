@@ -54,7 +54,8 @@ static void add_task(struct mf_columns *c, const cJSON *g)
     mf_columns_add(c, mf_api_text(g, "state", ""));
     mf_columns_addf(c, "%" PRId64 "/%" PRId64, mf_api_i64(g, "measured", 0), mf_api_i64(g, "steps", 0));
     mf_columns_add_us(c, us);
-    mf_columns_add(c, us > 0 ? mf_api_text(g, "structure", "") : mf_api_text(g, "reason", ""));
+    mf_columns_addf(c, "%s%s", *mf_api_text(g, "unstable", "") ? "UNSTABLE " : "",
+                    us > 0 ? mf_api_text(g, "structure", "") : mf_api_text(g, "reason", ""));
 }
 
 /* Prints the refused rows, the reasons why tasks wait, and the weight layouts. */

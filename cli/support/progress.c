@@ -70,6 +70,7 @@ static void read_state(struct mf_task_progress *g, const cJSON *json)
     g->steps = mf_api_i64(json, "steps", g->steps);
     g->measured = mf_api_i64(json, "measured", g->measured);
     g->us = mf_api_double(json, "us", g->us);
+    g->is_unstable = *mf_api_text(json, "unstable", g->is_unstable ? "?" : "");
     mf_format(g->reason, sizeof(g->reason), "%s", mf_api_text(json, "reason", g->reason));
     mf_format(g->decision, sizeof(g->decision), "%s", mf_api_text(json, "decision", g->decision));
 }
@@ -125,12 +126,14 @@ void mf_progress_event(struct mf_progress *p, const char *kind, const cJSON *dat
     g = find_task(p, mf_api_i64(data, "task", 0));
     if (!g)
         return;
-    if (!strcmp(kind, "task"))
+    if (!strcmp(kind, "task")) {
         read_state(g, data);
-    else if (!strcmp(kind, "config"))
+    } else if (!strcmp(kind, "config")) {
         g->us = mf_api_double(data, "us", g->us);
-    else if (!strcmp(kind, "promotion"))
+        g->is_unstable = *mf_api_text(data, "unstable", "");
+    } else if (!strcmp(kind, "promotion")) {
         mf_format(g->decision, sizeof(g->decision), "%s", mf_api_text(data, "decision", g->decision));
+    }
 }
 
 bool mf_progress_ended(const struct mf_progress *p)
@@ -316,7 +319,8 @@ void mf_progress_print_ended(struct mf_progress *p, struct mf_buf *out)
                           group->title, mf_task_name(g->state));
         mf_us(g->us, us);
         if (g->state == MF_TASK_DONE)
-            (void)mf_buf_addf(out, ", %s%s%s", us, g->decision[0] ? ", " : "", g->decision);
+            (void)mf_buf_addf(out, ", %s%s%s%s", us, g->is_unstable ? ", UNSTABLE" : "",
+                              g->decision[0] ? ", " : "", g->decision);
         else if (g->reason[0])
             (void)mf_buf_addf(out, ": %s", g->reason);
         (void)mf_buf_adds(out, "\n");

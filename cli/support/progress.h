@@ -29,6 +29,7 @@ struct mf_task_progress {
     int64_t steps, measured;
     double us;         /* time of the winner; 0 if none yet */
     char reason[160];  /* reason of the states failed and waiting */
+    bool is_unstable;  /* the farm did not accept the time */
     char decision[12]; /* comparison with the known row; "" if no row is known */
     bool is_printed;   /* true: the end of the task was printed */
 };

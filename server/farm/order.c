@@ -26,7 +26,7 @@ struct ladder {
     size_t n, cap;
     int64_t task; /* the judged task; its rung is not in rungs[] */
     struct mf_rung own;
-    int64_t tries;
+    struct mf_reported reported; /* of the judged task; without its reason */
     bool unstable;
 };
 
@@ -36,7 +36,7 @@ static int take_rung(void *context, const struct mf_rung_row *row)
     const struct mf_rung rung = {row->token, row->reported.us, row->reported.mad};
     if (row->task == l->task) {
         l->own = rung;
-        l->tries = row->reported.tries;
+        l->reported = row->reported;
         l->unstable = *row->reported.unstable;
         return 0;
     }
@@ -76,6 +76,18 @@ static bool is_suspect(const struct ladder *l, char why[MF_REASON_MAX])
     return faster || l->own.mad > MF_SCATTER_MAX * l->own.us;
 }
 
+/* Stores that no measurement of the task was accepted. */
+static int set_unstable(struct mf_farm *f, struct mf_task *g, const struct ladder *l, int64_t tries,
+                        const char *reason)
+{
+    struct mf_win w = {.reported = l->reported};
+    double us;
+    int r = mf_store_config_get(f->store, g->id, &w.pipeline, &us);
+    w.reported.tries = tries;
+    w.reported.unstable = reason;
+    return r < 0 ? r : mf_config_set_time(f, g, &w);
+}
+
 /* Returns 1 if the task may end, or 0 if it is measured again. */
 static int judge(struct mf_farm *f, struct mf_task *g)
 {
@@ -83,11 +95,11 @@ static int judge(struct mf_farm *f, struct mf_task *g)
     char reason[MF_REASON_MAX], why[MF_REASON_MAX];
     int r = mf_store_rungs_each(f->store, g->batch->id, g->class_id, g->layer_model, take_rung, &l);
     bool suspect = r == 0 && !l.unstable && is_suspect(&l, why);
-    if (suspect && l.tries < MF_RERUN_TRIES_MAX) {
+    if (suspect && l.reported.tries < MF_RERUN_TRIES_MAX) {
         r = add_rerun(f, g);
     } else if (suspect) {
-        mf_format(reason, sizeof(reason), "after %" PRId64 " reruns: %.280s", l.tries, why);
-        r = mf_store_config_set_unstable(f->store, g->id, l.tries, reason);
+        mf_format(reason, sizeof(reason), "after %" PRId64 " reruns: %.280s", l.reported.tries, why);
+        r = set_unstable(f, g, &l, l.reported.tries, reason);
         r = r < 0 ? r : 1;
     } else if (r == 0) {
         r = 1;
@@ -137,12 +149,12 @@ int mf_order_rerun_done(struct mf_farm *f, struct mf_task *g, const struct mf_le
         return r;
     r = race ? mf_config_win(f, g, lease, 0, race, &w) : 0;
     if (r > 0) {
-        w.reported.tries = MF_MIN(w.reported.tries + l.tries, (int64_t)MF_RERUN_TRIES_MAX);
+        w.reported.tries = MF_MIN(w.reported.tries + l.reported.tries, (int64_t)MF_RERUN_TRIES_MAX);
         r = mf_config_set_time(f, g, &w);
     } else if (r == 0) {
         char why[MF_REASON_MAX];
         mf_format(why, sizeof(why), "the time was not accepted and a rerun gave no time: %.200s", reason);
-        r = mf_store_config_set_unstable(f->store, g->id, MF_RERUN_TRIES_MAX, why);
+        r = set_unstable(f, g, &l, MF_RERUN_TRIES_MAX, why);
     }
     mf_win_release(&w);
     return r;

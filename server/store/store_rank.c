@@ -254,12 +254,6 @@ int mf_store_config_decided(struct mf_store *s, int64_t task)
     return mf_sql_get_i64(s, "SELECT 1 FROM config f WHERE f.task = ? AND" DECIDED, &found, "i", task);
 }
 
-int mf_store_config_set_unstable(struct mf_store *s, int64_t task, int64_t tries, const char *reason)
-{
-    return mf_sql_write(s, "UPDATE config SET tries = ?2, unstable = ?3 WHERE task = ?1", "iit", task, tries,
-                        reason);
-}
-
 int mf_store_survivors_each(struct mf_store *s, int64_t task, const char *layout, mf_survivor_fn fn,
                             void *context)
 {

@@ -106,8 +106,6 @@ int mf_store_task_of_most_tokens(struct mf_store *s, int64_t batch, int64_t clas
                                  int64_t *ret);
 /* Returns 1 if the task has a config and no pending promotion, otherwise 0. */
 int mf_store_config_decided(struct mf_store *s, int64_t task);
-/* Sets only the number of tries and the reason why the config's time is unstable. */
-int mf_store_config_set_unstable(struct mf_store *s, int64_t task, int64_t tries, const char *reason);
 /* Appends the result of one routing profile (JSON object) to the regret of the task's config. */
 int mf_store_config_regret(struct mf_store *s, int64_t task, const char *json);
 

@@ -491,8 +491,12 @@ static const struct fake_answer watch_answers[] = {
          "{\"items\":[" TASK("1", "1", "probing", "") "," TASK("2", "2", "probing", "") "],\"next\":null}"},
     {.request = "GET /api/v1/batches/7/tasks*",
      .status = 200,
-     .body = "{\"items\":[" TASK("1", "1", "done", "\"us\":411.2,\"decision\":\"kept\",") "," TASK(
-         "2", "2", "failed", "\"reason\":\"why not\",") "],\"next\":null}"},
+     .body = "{\"items\":[" TASK(
+         "1", "1", "done",
+         "\"us\":411.2,\"unstable\":\"it scatters\",\"decision\":\"kept\",") "," TASK("2", "2", "failed",
+                                                                                      "\"reason\":\"why "
+                                                                                      "not\",") "],\"next\":"
+                                                                                                "null}"},
     {.request = "GET /api/v1/batches/7/events",
      .status = 200,
      .type = "text/event-stream",
@@ -518,7 +522,7 @@ MF_TEST(watch)
     r = moefarm(server.url, "watch", "7", NULL);
     fake_http_stop(&server);
     assert_code(r, 1); /* task 2 failed */
-    assert_says(r.out, "task 1  cpu-x/2  T1 H2048 I96 E128 k8 bf16: done, 411.2 us, kept\n");
+    assert_says(r.out, "task 1  cpu-x/2  T1 H2048 I96 E128 k8 bf16: done, 411.2 us, UNSTABLE, kept\n");
     assert_says(r.out, "task 2  cpu-x/2  T2 H2048 I96 E128 k8 bf16: failed: why not\n");
     at = strstr(r.out, "waiting: 2 tasks of gfx950/256: waits for a worker\n");
     ck_assert_msg(at && !strstr(at + 1, "waiting: "), "not printed exactly once:\n%s", r.out);
