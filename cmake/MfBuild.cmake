@@ -19,6 +19,7 @@
 
 set(MF_SANITIZE "" CACHE STRING "sanitizers, separated by ';': address;undefined or thread")
 option(MF_WERROR "treat warnings as errors" OFF)
+option(MF_HARDEN "build as packages are built: stack protector, FORTIFY, full RELRO, BIND_NOW, PIE" OFF)
 option(MF_FUZZ "build the libFuzzer targets (needs clang)" OFF)
 option(MF_SIM "build the simulated device; the tests need it" ON)
 
@@ -53,6 +54,15 @@ if(MF_SANITIZE)
     target_compile_options(mf_build INTERFACE
         -fsanitize=${mf_sanitize_list} -fno-sanitize-recover=all -fno-omit-frame-pointer)
     target_link_options(mf_build INTERFACE -fsanitize=${mf_sanitize_list})
+endif()
+# Limits what a memory error in a program can be used for. The sanitizers find such errors instead, and
+# _FORTIFY_SOURCE would hide some from them. With _FORTIFY_SOURCE, gcc warns even about (void)ftruncate(…).
+if(MF_HARDEN AND NOT MF_SANITIZE AND NOT MF_FUZZ)
+    include(CheckPIESupported)
+    check_pie_supported(LANGUAGES C)
+    target_compile_options(mf_build INTERFACE -fstack-protector-strong -fstack-clash-protection
+        -Wno-unused-result -U_FORTIFY_SOURCE $<$<NOT:$<CONFIG:Debug>>:-D_FORTIFY_SOURCE=2>)
+    target_link_options(mf_build INTERFACE -Wl,-z,relro,-z,now,-z,noexecstack)
 endif()
 if(MF_FUZZ)
     target_compile_options(mf_build INTERFACE -fsanitize=fuzzer-no-link -fprofile-instr-generate

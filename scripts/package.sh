@@ -8,15 +8,15 @@ cd "$(dirname "$0")/.."
 out=${1:-build/packages}
 
 scripts/setup.sh
-scripts/build.sh dev programs
+scripts/build.sh release programs
 mkdir -p "$out"
 out=$(realpath "$out")
-log=build/dev/package.log
+log=build/release/package.log
 rm -f "$out"/moefarm-*.deb "$out"/libfmoe-*.deb
-if ! cpack --config build/dev/CPackConfig.cmake -B "$out" >"$log" 2>&1; then
+if ! cpack --config build/release/CPackConfig.cmake -B "$out" >"$log" 2>&1; then
     tail -n 30 "$log" >&2
     exit 1
 fi
 rm -rf "$out/_CPack_Packages"
 ls "$out"/*.deb
-cat build/dev/left_out.txt
+cat build/release/left_out.txt
