@@ -109,14 +109,9 @@ int mf_setup_notify(struct mf_setup *s)
 int mf_setup_state(struct mf_setup *s, const struct mf_setup_options *o)
 {
     char path[MF_SETUP_PATH_MAX];
-    struct stat st;
     if (mkdir(o->state, 0700) < 0 && errno != EEXIST)
         return log_err(-errno, "make the state folder %s", o->state);
     mf_format(path, sizeof(path), "%s/lock", o->state);
-    if (stat(o->state, &st) == 0 && (st.st_mode & 022))
-        log_warn("the state folder %s is writable by others (mode %04o): they can replace the database; run "
-                 "chmod go-w",
-                 o->state, st.st_mode & 07777);
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0)
         return log_err(-errno, "open %s", path);
@@ -197,6 +192,19 @@ int mf_setup_readers(struct mf_setup *s, const struct mf_setup_options *o)
     return r < 0 ? log_err(r, "start the reader threads") : 0;
 }
 
+/* Announces a new database, and warns about a state folder in which others can replace files. The sticky bit
+ * keeps them from that. */
+static void announce_state(const struct mf_setup *s, const struct mf_setup_options *o)
+{
+    struct stat st;
+    if (s->is_new)
+        log_info("started a new farm: created %s", s->database);
+    if (stat(o->state, &st) == 0 && (st.st_mode & 022) && !(st.st_mode & S_ISVTX))
+        log_warn("the state folder %s is writable by others (mode %04o): they can replace the database; run "
+                 "chmod go-w",
+                 o->state, st.st_mode & 07777);
+}
+
 int mf_setup_http(struct mf_setup *s, const struct mf_setup_options *o)
 {
     char why[512] = "", what[1024];
@@ -215,8 +223,7 @@ int mf_setup_http(struct mf_setup *s, const struct mf_setup_options *o)
                   o->tls_certificate, tls ? " and --tls-key " : "", o->tls_key);
         return log_reason(r, what, why);
     }
-    if (s->is_new)
-        log_info("started a new farm: created %s", s->database);
+    announce_state(s, o);
     log_info("http%s://%s:%d/ and %s, state in %s", tls ? "s" : "", s->http_address, mf_http_port(s->http),
              mf_farm_endpoint(s->farm), o->state);
     return 0;

@@ -206,6 +206,7 @@ static const struct {
     {0755, NULL},
     {0775, "is writable by others (mode 0775): they can replace the database; run chmod go-w"},
     {0777, "is writable by others (mode 0777)"},
+    {01777, NULL}, /* with the sticky bit, others cannot replace files */
 };
 
 /* A new farm is announced, and only the owner can read its files, whatever the umask. */
