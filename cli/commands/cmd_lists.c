@@ -139,7 +139,7 @@ static void add_worker(struct mf_columns *c, const cJSON *w)
     mf_columns_addf(c, "%" PRId64, mf_api_i64(w, "id", 0));
     mf_columns_add(c, mf_api_text(w, "name", ""));
     mf_columns_add(c, mf_api_text(w, "class", ""));
-    mf_columns_add(c, mf_api_text(w, "state", ""));
+    mf_columns_add(c, *mf_api_text(w, "quarantined", "") ? "quarantined" : mf_api_text(w, "state", ""));
     mf_columns_addf(c, "%s ago", ago);
     mf_columns_addf(c, "%.0f%%", measuring_fraction(w) * 100);
     mf_columns_addf(c, "%" PRId64, mf_api_i64(w, "n_results", 0));

@@ -39,10 +39,10 @@ static void on_welcome(struct mf_agent *a, const cJSON *m)
     bool quarantined = false;
     (void)mf_json_bool(m, "quarantined", &quarantined);
     if (quarantined)
-        log_warn(
-            "%s: the coordinator has quarantined this worker and sends it no units; `moefarm workers` or "
-            "the status page says why",
-            a->o.name);
+        log_warn("%s: the coordinator has quarantined this worker and sends it no units; `moefarm workers "
+                 "--json` or "
+                 "the status page says why",
+                 a->o.name);
     mf_agent_apply(a, MF_LINK_EVENT_WELCOME);
     mf_agent_start_next_job(a);
 }

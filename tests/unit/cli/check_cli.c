@@ -172,6 +172,28 @@ MF_TEST(drain)
     assert_says(r.err, "unknown worker 'node1'");
 }
 
+/* A quarantined worker is listed as such, and an admin revives it by its number or by its name. */
+MF_TEST(revives_a_worker)
+{
+    static const struct fake_answer list[] = {
+        {.request = "GET /api/v1/workers?limit=1000",
+         .status = 200,
+         .body =
+             "{\"items\":[{\"id\":3,\"name\":\"bad\",\"state\":\"idle\",\"quarantined\":\"it claims that\"},"
+             "{\"id\":4,\"name\":\"good\",\"state\":\"idle\",\"quarantined\":\"\"}],\"next\":null}"}};
+    static const struct fake_answer revived[] = {
+        TWO_WORKERS, {.request = "POST /api/v1/workers/3/revive", .status = 200, .body = "{}"}};
+    fake_http_start(&server, list, MF_ARRAY_LEN(list));
+    struct ran r = moefarm(server.url, "workers", NULL);
+    assert_code(r, 0);
+    assert_says(r.out, "quarantined");
+    assert_says(r.out, "idle");
+    fake_http_start(&server, revived, MF_ARRAY_LEN(revived));
+    r = moefarm(server.url, "revive-worker", "node1-gpu0", NULL);
+    assert_code(r, 0);
+    assert_says(r.out, "worker 3 is no longer in quarantine");
+}
+
 /* clang-format off */
 #define LISTED(items) \
     {.request = "GET /api/v1/quarantine?limit=1000", .status = 200, \
