@@ -143,7 +143,7 @@ function drawRanked(page, g, more) {
     stackedBar(parts(p), whole, label(p, i)),
     el('span', { class: 'time' },
       toPipeline(p.id, us(p.us !== null ? p.us : p.forecast_us)),
-      el('small', { text: p.us !== null ? `in the race, forecast ${us(p.forecast_us)}` : 'forecast' }),
+      el('small', { text: p.us !== null ? `forecast ${us(p.forecast_us)}` : 'forecast' }),
       p.reported ? el('small', { text: `reported ${us(p.reported.us)}` }) : null),
     el('span', { class: 'name' },
       p.winner ? el('span', { class: 'badge good', text: 'winner' }) : null,
@@ -158,6 +158,10 @@ function drawRanked(page, g, more) {
         ? el('span', { class: 'badge', text: `dropped after round ${p.dropped_at}` })
         : p.finalist && p.us === null ? el('span', { class: 'badge busy', text: 'finalist' }) : null,
       el('span', { class: 'mono', text: p.names.map(shortName).join('  ›  ') }))))),
+    el('p', {
+      class: 'small',
+      text: 'Times are those of the race, paired by round. The reported time is that of the winner\'s rerun.',
+    }),
     page.next ? el('p', {}, el('button', { text: 'Show more', onclick: more })) : null,
   ];
 }

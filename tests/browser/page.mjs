@@ -109,6 +109,12 @@ async function onFixture(browser) {
   assert.equal(pointed.at(-1), unpointed.at(-1));
   await until('the reasons', async () => (await browser.count('.why .reason')) > 4);
   assert.equal(await browser.count('.ranked li.winner'), 1);
+  assert.match(await browser.text('.ranked li.winner .time'), /reported 2\d\d\.\d µs/);
+  assert.equal(await browser.count('.alert .badge.bad'), 0);
+  server.stdin.write('unstable\n');
+  await until('the unstable time', async () => /^unstable it scatters$/.test(
+    (await browser.text('.alert.bad') || '').trim()));
+  assert.equal(await browser.text('.ranked li.winner .badge.bad'), 'unstable');
   assert.equal(await browser.count('.ranked li:first-child.winner .bar > a'), 4);
   assert.match(await browser.text('.ranked li:nth-child(2)'), /tie/);
   assert.match(await browser.text('.ranked li:nth-child(5)'), /dropped after round 10/);

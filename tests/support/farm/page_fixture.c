@@ -2,6 +2,7 @@
  * at the end of standard input. Each line of input is one of
  *
  *   progress   measures three more steps of task 10 and publishes the event
+ *   unstable   makes the time of task 5 unstable and publishes the event
  *   finish     ends the batch
  *   hostile    replaces every text from users and workers by markup */
 #include "support/farm/http_harness.h"
@@ -23,6 +24,7 @@ static const char hostile[] =
     "UPDATE kernel SET " MARKUP(name) ";"
     "UPDATE rejection SET " MARKUP(reason) "," MARKUP(kernel) "," MARKUP(rule) ";"
     "UPDATE result SET " MARKUP(reason) ";"
+    "UPDATE config SET " MARKUP(unstable) ";"
     "UPDATE pipeline SET " MARKUP(structure) "," MARKUP(layout) ";"
     "UPDATE strike SET " MARKUP(reason) ";"
     "UPDATE quarantine SET " MARKUP(reason);
@@ -42,6 +44,10 @@ MF_TEST(test_serve)
                                "{\"batch\":2,\"task\":10,\"state\":\"probing\",\"steps\":79,\"measured\":60,"
                                "\"reason\":\"\"}",
                                "UPDATE task SET n_measured = min(n_steps, n_measured + 3) WHERE id = 10");
+        else if (strncmp(line, "unstable", 8) == 0)
+            http_harness_event(h, 1, "config",
+                               "{\"batch\":1,\"task\":5,\"us\":60,\"unstable\":\"it scatters\"}",
+                               "UPDATE config SET unstable = 'it scatters', tries = 3 WHERE task = 5");
         else if (strncmp(line, "hostile", 7) == 0)
             http_harness_event(
                 h, 2, "worker",
