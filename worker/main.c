@@ -33,14 +33,14 @@
 #include "worker/sandbox/supervisor.h"
 
 #define SIM_WORKERS_MAX  256
-#define ARGUMENTS_MAX    (2 * MF_RUNNER_FOREIGN_MAX + 2 * MF_RUNNER_FAMILY_SO_MAX + 20)
+#define ARGUMENTS_MAX    (2 * MF_RUNNER_FOREIGN_MAX + 2 * MF_RUNNER_FAMILY_SO_MAX + 22)
 #define RESERVE_MAX      4 /* if the process has more agents than this, no agent keeps a reserve runner */
 #define DEFAULT_KEEP_GIB 8
 
 struct settings {
     const char *coordinator, *enrol, *device, *name, *spool, *lock_folder, *families, *runner, *log_level;
     const char *foreign[MF_RUNNER_FOREIGN_MAX];
-    const char *family_so[MF_RUNNER_FAMILY_SO_MAX], *last_family_so, *asm_folder;
+    const char *family_so[MF_RUNNER_FAMILY_SO_MAX], *last_family_so, *asm_folder, *aiter_folder;
     int n_foreign, n_family_so;
     int64_t sim_workers, keep_mib, memory_mib;
     struct mf_compile_only compile;
@@ -104,6 +104,8 @@ static int parse(struct settings *s, int argc, char **argv)
          "shared object with a kernel family (repeatable)", 0, 0},
         {"asm-dir", MF_OPT_TEXT, &s->asm_folder, "DIR",
          "folder of prebuilt kernels and manifests, one subfolder per architecture", 0, 0},
+        {"aiter-dir", MF_OPT_TEXT, &s->aiter_folder, "DIR",
+         "folder of your AITER, whose kernel lists replace the built-in ones in family aiter", 0, 0},
         {"sim-workers", MF_OPT_INT, &s->sim_workers, "N",
          "number of simulated workers in this process, named NAME-0, NAME-1, ...", 1, SIM_WORKERS_MAX},
         {"keep", MF_OPT_INT, &s->keep_mib, "MIB",
@@ -152,6 +154,7 @@ static int run_child(const struct settings *s)
                                   .n_foreign = s->n_foreign,
                                   .n_family_so = s->n_family_so,
                                   .asm_folder = s->asm_folder,
+                                  .aiter_folder = s->aiter_folder,
                                   .keep_bytes = (uint64_t)s->keep_mib << 20,
                                   .memory_bytes = (uint64_t)s->memory_mib << 20,
                                   .scratch = s->scratch,
@@ -189,6 +192,10 @@ static void make_argv(const struct settings *s, struct instance *instance)
     if (s->asm_folder[0]) {
         instance->argv[n++] = "--asm-dir";
         instance->argv[n++] = s->asm_folder;
+    }
+    if (s->aiter_folder[0]) {
+        instance->argv[n++] = "--aiter-dir";
+        instance->argv[n++] = s->aiter_folder;
     }
     if (s->no_sandbox)
         instance->argv[n++] = "--no-sandbox";
@@ -481,6 +488,7 @@ int main(int argc, char **argv)
         .lock_folder = mf_device_lock_folder(),
         .families = "",
         .asm_folder = "",
+        .aiter_folder = "",
         .scratch = "",
         .compile = {.arch = "", .shapes = ""},
         .log_level = "info",

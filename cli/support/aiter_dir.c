@@ -2,13 +2,11 @@
 
 #include "cli/support/api.h"
 
-#define LISTS_MAX ((size_t)4 << 20) /* bytes of all lists */
-
 int mf_aiter_dir_read(const char *command, struct mf_aiter_dir *d)
 {
     char why[MF_REASON_MAX];
 
-    mf_buf_init(&d->text, LISTS_MAX);
+    mf_buf_init(&d->text, MF_AITER_LISTS_MAX);
     if (!d->path)
         return 0;
     if (mf_aiter_tree_read(d->path, &d->text, why) < 0)

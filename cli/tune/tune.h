@@ -36,7 +36,7 @@ struct mf_tune_options {
     double err_ratio, min_improvement_pct;
     bool verbose, split_k, shape_grouped, all, last, compare, update_improved, grouped_gemm, mxfp4_flydsl;
     /* moefarm's own options */
-    const char *devices, *families, *runner, *classes, *state, *consumer, *routing;
+    const char *devices, *families, *runner, *aiter_dir, *classes, *state, *consumer, *routing;
     int64_t topk;
     const char *candidates;
     struct mf_aiter_env env; /* AITER's environment variables */
@@ -134,7 +134,7 @@ struct mf_tune_farm_options {
     const char *folder; /* state folder */
     const struct mf_tune_device *devices;
     size_t n;
-    const char *families, *runner; /* options of the workers; NULL if not given */
+    const char *families, *runner, *aiter_dir; /* options of the workers; NULL if not given */
 };
 /* Starts a coordinator on loopback and one worker per device. The coordinator and the workers exit when this
  * program exits or dies. Returns the exit code. */

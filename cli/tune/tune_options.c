@@ -95,6 +95,8 @@ void mf_tune_options(struct mf_tune_options *o, struct mf_opt *opts, size_t *ret
          "private farm: kernel families to use (default: the workers' default)", 0, 0},
         {"runner",              MF_OPT_TEXT,     &o->runner,        "COMMAND",
          "private farm: command of an additional foreign runner", 0, 0},
+        {"aiter-dir",           MF_OPT_TEXT,     &o->aiter_dir,     "PATH",
+         "private farm: folder of your AITER, whose kernel lists replace the built-in ones", 0, 0},
         {"classes",             MF_OPT_TEXT,     &o->classes,       "LIST",
          "external farm: device classes, gfx942/304,… (default: those of its workers)", 0, 0},
         {"state",               MF_OPT_TEXT,     &o->state,         "DIR",

@@ -71,3 +71,10 @@ bool mf_aiter_lists_have_instance(const struct mf_aiter_lists *l, const char *ki
  * Appends the text to ret. -ENOENT: the folder is not an AITER tree; -EBADMSG: a file of the tree cannot be
  * understood; -EFBIG: a file or the result is too long. The reason is in why. */
 int mf_aiter_tree_read(const char *path, struct mf_buf *ret, char why[MF_REASON_MAX]);
+
+/* A process can name its AITER tree in this environment variable; moefarm-worker --aiter-dir sets it for its
+ * runners. */
+#define MF_AITER_FOLDER_ENV "MOEFARM_AITER_DIR"
+#define MF_AITER_LISTS_MAX  ((size_t)4 << 20) /* bytes of the lists of a tree */
+/* Returns a hash of the tree's lists. 0: path is NULL or empty, or the tree cannot be read. */
+uint64_t mf_aiter_tree_hash(const char *path);

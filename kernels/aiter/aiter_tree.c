@@ -380,3 +380,15 @@ int mf_aiter_tree_read(const char *path, struct mf_buf *ret, char why[MF_REASON_
         mf_format(why, MF_REASON_MAX, "%s: %s", path, strerrordesc_np(-r));
     return r < 0 ? r : 0;
 }
+
+uint64_t mf_aiter_tree_hash(const char *path)
+{
+    _cleanup_(mf_buf_release) struct mf_buf text;
+    char why[MF_REASON_MAX];
+    mf_buf_init(&text, MF_AITER_LISTS_MAX);
+    if (!path || !*path || mf_aiter_tree_read(path, &text, why) < 0)
+        return 0;
+    /* without the first line, which has the path */
+    const char *lists = text.data + strcspn(text.data, "\n");
+    return mf_hash64(lists, strlen(lists), MF_HASH_SEED);
+}

@@ -11,7 +11,7 @@ int main(int argc, char **argv)
     _cleanup_(mf_buf_release) struct mf_buf lists;
     char why[MF_REASON_MAX];
 
-    mf_buf_init(&lists, (size_t)4 << 20);
+    mf_buf_init(&lists, MF_AITER_LISTS_MAX);
     if (argc != 3) {
         (void)fprintf(stderr, "usage: aiter-lists FOLDER VERSION\n");
         return 2;

@@ -5,12 +5,14 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
 #include "common/moe/layer.h"
 #include "kernels/aiter/aiter.h"
+#include "kernels/aiter/aiter_lists.h"
 #include "kernels/core/family.h"
 #include "kernels/sim/sim_plan.h"
 
@@ -208,7 +210,15 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
     (void)f;
     struct mf_sim_plan plan = mf_sim_plan_make(device, shape, offer);
     struct aiter_offer o = {.sink = {.kernel = offer_kernel, .no = pass_no}, .plan = &plan};
-    struct mf_aiter_layer layer = {.gfx = device->class.gfx, .shape = shape};
+    const char *folder = getenv(MF_AITER_FOLDER_ENV);
+    char why[MF_REASON_MAX];
+    _cleanup_(mf_buf_release) struct mf_buf text;
+    mf_buf_init(&text, MF_AITER_LISTS_MAX);
+    if (folder && *folder && mf_aiter_tree_read(folder, &text, why) < 0)
+        return offer->reject(offer, "aiter", "*", "folder", "--aiter-dir %s", why);
+    const struct mf_aiter_lists own = {.text = text.data, .own = true};
+    struct mf_aiter_layer layer = {
+        .gfx = device->class.gfx, .shape = shape, .lists = text.len > 0 ? &own : NULL};
     int r = mf_aiter_enumerate(&layer, &o.sink);
     return r < 0 || o.n_kernels == 0 ? r : offer_host_steps(&plan);
 }

@@ -11,6 +11,7 @@
 #include "common/base/json.h"
 #include "common/moe/production_key.h"
 #include "common/table/table.h"
+#include "kernels/aiter/aiter_lists.h"
 #include "support/farm/farm_harness.h"
 #include "support/farm/http_client.h"
 #include "support/mf_check.h"
@@ -141,6 +142,75 @@ MF_TEST(refuses_other_operators)
     ck_assert_int_eq(n, 1);
 }
 
+/* --- one layer of a bug report, whose kernels are in two manifests --- */
+
+#define MANIFESTS 2
+
+static const char *const manifests[MANIFESTS] = {"fmoe/silu/fmoe_bf16_blockscaleFp8_g1u1_silu",
+                                                 "fmoe/silu/fmoe_bf16_blockscaleBf16_g1u1_silu"};
+
+/* Tunes the layer on a worker with an additional option, and returns its steps as JSON text. */
+static char *tune_layer(const char *option, const char *value, const char *query)
+{
+    char path[512];
+    (void)snprintf(path, sizeof(path), "%s/cases/glm53_untuned.csv", MF_TEST_DATA);
+    _cleanup_(mf_freep) char *csv = text_file_read(path);
+    const char *const args[] = {"--device", "sim:gfx950/256:0", "--families", "aiter", option, value, NULL};
+    farm_start(&farm, 1000);
+    farm_start_worker(&farm, 0, args);
+    farm_wait_workers(&farm, 1);
+    int batch = farm_run(&farm, csv, query);
+    _cleanup_(cJSON_Deletep) cJSON *steps = farm_task_list(&farm, batch, "steps?family=asm&limit=500");
+    char *text = cJSON_PrintUnformatted(steps);
+    ck_assert_ptr_nonnull(text);
+    return text;
+}
+
+/* Counts the kernels of the manifests. The layer has those whose tile divides its inter_dim of 256. */
+static int count_manifest_kernels(const struct mf_aiter_lists *lists, const char *steps)
+{
+    struct mf_aiter_entry e;
+    int n = 0;
+    for (size_t i = 0; i < MANIFESTS; i++) {
+        struct mf_aiter_cursor c = mf_aiter_list_find(lists, manifests[i], "gfx950");
+        while (mf_aiter_list_next(&c, &e)) {
+            bool legal = 256 % e.value[1] == 0 && e.value[2] == 0;
+            ck_assert_msg((strstr(steps, e.name) != NULL) == legal, "%s", e.name);
+            n += legal;
+        }
+    }
+    return n;
+}
+
+static int count_one_stage(const char *steps)
+{
+    int n = 0;
+    for (const char *at = strstr(steps, "fmoe_bf16_blockscale"); at;
+         at = strstr(at + 1, "fmoe_bf16_blockscale"))
+        n++;
+    return n;
+}
+
+MF_TEST(tunes_exactly_the_manifests)
+{
+    _cleanup_(mf_freep) char *steps = tune_layer(NULL, NULL, "&consumer=aiter&search=exhaustive");
+    ck_assert_int_eq(count_manifest_kernels(mf_aiter_lists_builtin(), steps), 15);
+    ck_assert_int_eq(count_one_stage(steps), 15);
+}
+
+MF_TEST(tunes_own_manifests)
+{
+    _cleanup_(mf_buf_release) struct mf_buf text;
+    char why[MF_REASON_MAX];
+    mf_buf_init(&text, MF_AITER_LISTS_MAX);
+    ck_assert_msg(mf_aiter_tree_read(MF_TEST_DATA "/aiter_tree", &text, why) == 0, "%s", why);
+    _cleanup_(mf_freep) char *steps =
+        tune_layer("--aiter-dir", MF_TEST_DATA "/aiter_tree", "&consumer=aiter&search=enumerate");
+    ck_assert_int_eq(count_manifest_kernels(&(struct mf_aiter_lists){.text = text.data, .own = true}, steps),
+                     3);
+    ck_assert_int_eq(count_one_stage(steps), 3);
+}
+
 /* --- tuning, export and checks --- */
 
 static struct mf_table *export_for_aiter(const char *query)
@@ -174,9 +244,10 @@ static void check_row(const struct mf_table_row *row)
     if (!row->run_1stage) {
         bool one = strstr(row->kernel1, "flydsl_moe1") || strstr(row->kernel1, "gemm1") ||
                    strstr(row->kernel1, "stage1") || strstr(row->kernel1, "opus_moe1") ||
-                   strstr(row->kernel1, "cktile");
+                   strstr(row->kernel1, "mxmoe_g1") || strstr(row->kernel1, "cktile");
         bool two = strstr(row->kernel2, "flydsl_moe2") || strstr(row->kernel2, "gemm2") ||
-                   strstr(row->kernel2, "opus_moe2") || strstr(row->kernel2, "cktile");
+                   strstr(row->kernel2, "opus_moe2") || strstr(row->kernel2, "mxmoe_g2") ||
+                   strstr(row->kernel2, "cktile");
         ck_assert_msg(one && two, "%s, %s", row->kernel1, row->kernel2);
     }
 }

@@ -17,6 +17,7 @@
 #include "common/base/json.h"
 #include "common/base/text.h"
 #include "common/moe/family_name.h"
+#include "kernels/aiter/aiter_lists.h"
 #include "kernels/core/family.h"
 #include "kernels/families/family_asm.h"
 #include "kernels/gpu/host/hip_open.h"
@@ -49,7 +50,7 @@ struct runner {
     struct mf_runner_sink sink;
     struct mf_device *device; /* NULL before `describe` */
     struct mf_sandbox limits;
-    const char *readable[MF_RUNNER_FAMILY_SO_MAX + 1]; /* files of `limits` */
+    const char *readable[MF_RUNNER_FAMILY_SO_MAX + 2]; /* files of `limits` */
     char sandbox[MF_SANDBOX_TEXT_MAX];
     struct mf_session *session; /* session of the last unit, reused by units with the same data */
     struct mf_foreign *foreign[MF_RUNNER_FOREIGN_MAX];
@@ -170,8 +171,8 @@ static int hash_of_offers(const struct runner *r, const cJSON *families, uint64_
     _cleanup_(cJSON_Deletep) cJSON *all = cJSON_CreateArray();
     if (!all || !add_families(r, "", all))
         return -ENOMEM;
-    *ret = r->plugins.loaded.hash ^ mf_asm_hash(getenv(MF_ASM_FOLDER_ENV)) ^ hash_of_names(families) ^
-           hash_of_names(all);
+    *ret = r->plugins.loaded.hash ^ mf_asm_hash(getenv(MF_ASM_FOLDER_ENV)) ^
+           mf_aiter_tree_hash(getenv(MF_AITER_FOLDER_ENV)) ^ hash_of_names(families) ^ hash_of_names(all);
     for (int i = 0; i < r->options->n_foreign; i++)
         *ret ^= mf_foreign_hash(r->foreign[i]);
     return 0;
@@ -607,6 +608,8 @@ static void init_limits(struct runner *r)
         r->readable[n++] = o->family_so[i];
     if (o->asm_folder && o->asm_folder[0])
         r->readable[n++] = o->asm_folder;
+    if (o->aiter_folder && o->aiter_folder[0])
+        r->readable[n++] = o->aiter_folder;
     r->limits = (struct mf_sandbox){.off = o->no_sandbox,
                                     .pid_namespace = o->pid_namespace,
                                     .device = o->device,
@@ -639,6 +642,8 @@ int mf_runner_main(const struct mf_runner_options *o)
         (void)setenv(MF_CODE_FALLBACK_ENV, o->scratch, 1);
     if (o->asm_folder && o->asm_folder[0])
         (void)setenv(MF_ASM_FOLDER_ENV, o->asm_folder, 1);
+    if (o->aiter_folder && o->aiter_folder[0])
+        (void)setenv(MF_AITER_FOLDER_ENV, o->aiter_folder, 1);
     struct runner r = {.options = o};
     init_limits(&r);
     if (enter_sandbox(&r) < 0)

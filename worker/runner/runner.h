@@ -16,7 +16,8 @@ struct mf_runner_options {
     int n_foreign;
     const char *family_so[MF_RUNNER_FAMILY_SO_MAX]; /* shared objects, each with one family */
     int n_family_so;
-    const char *asm_folder; /* folder of prebuilt kernels and manifests; "" or NULL: none */
+    const char *asm_folder;   /* folder of prebuilt kernels and manifests; "" or NULL: none */
+    const char *aiter_folder; /* AITER tree whose kernel lists replace the built-in ones; "" or NULL: none */
     uint64_t keep_bytes;
     uint64_t memory_bytes; /* limit of the address space; 0: no limit */
     const char *scratch;   /* folder that the runner may write to; "": none */
