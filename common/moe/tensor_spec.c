@@ -43,7 +43,9 @@ static int parse_order(char *text, struct mf_tensor_spec *a)
             return -EINVAL;
         a->block = (int32_t)block;
     }
-    if ((strcmp(text, "sorted") == 0 || strcmp(text, "sorted_v2") == 0) != (a->block > 0))
+    bool sorted =
+        strcmp(text, "sorted") == 0 || strcmp(text, "sorted_v2") == 0 || strcmp(text, "sorted_mxmoe") == 0;
+    if (sorted != (a->block > 0))
         return -EINVAL;
     if (!mf_is_name(text, sizeof(a->order) - 1))
         return -EINVAL;

@@ -25,7 +25,8 @@
  *          of w1; order row. g and gw do not include b1, because op act adds it; z and zw include b2
  *   w1d w2d  w1 and w2 dequantised by a step, each value rounded once, for kernels that cannot read quantised
  *          weights; rows of experts without a route on this rank are unspecified; order: a weight layout
- * sorted_v2.<block_m> is the sorted order of AITER's "layout" kernel pairs. */
+ * sorted_v2.<block_m> is the sorted order of AITER's "layout" kernel pairs, and sorted_mxmoe.<block_m> that
+ * of its mxmoe pairs. */
 #pragma once
 
 #include <stdbool.h>

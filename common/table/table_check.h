@@ -4,19 +4,20 @@
  * The rows stay in use. Only rows of tuned fmoe tables that the reader accepted are checked.
  *
  *   duplicate    an earlier table has the same key (duplicates within a table are found by the reader)
- * copied_time  rows of one layer model have the same time in several device classes or tables (copies within
- * a
- *                table and class are found by the reader)
+ *   copied_time  rows of one layer model have the same time in several device classes or tables (copies
+ *                within a table and class are found by the reader)
  *   shadowed     AITER's look-up ignores the activation and finds an earlier row with another activation
  *                (ROCm/aiter, fused_moe.py). Checked only for rows without `pipeline`, which AITER serves
  *   beyond_peak  the time implies more FLOP/s than the device class can reach, or more than 110 % of its
  *                memory bandwidth (device_peak.h). The bytes are those that the layer must read and write if
  *                tokens are spread evenly, minus the capacity of the caches. Not checked for unknown device
  *                classes
- *   err_limit    err1 or err2 is above the limit   kernel,      the caller's `name` function reports a kernel
- * name   unlisted,   foreign   unreachable  AITER chooses the activation type itself, and no choice yields
- * this key (production_key.h). The
- *                finding names the environment variable that would change the choice
+ *   err_limit    err1 or err2 is above the limit
+ *   kernel,      the caller's `name` function reports a kernel name
+ *   unlisted,
+ *   foreign
+ *   unreachable  AITER chooses the activation type itself, and no choice yields this key (production_key.h).
+ *                The finding names the environment variable that would change the choice
  *   hole         a look-up bucket is missing between two token counts of a layer model
  *
  * The order of the tables is the order in which production reads them. Of two conflicting rows the later one
