@@ -19,6 +19,8 @@
 #define WORK_MAX      (UINT64_C(1) << 26)
 #define STATES_BUDGET (1u << 15)
 #define BEAM          64
+/* Number of complete paths beyond which a state contributes only its best two, because ranking takes long. */
+#define FOUND_MANY (1u << 14)
 /* Units of work; a comparison of a state with a group is one unit, about 20 ns */
 #define WORK_PATH       4
 #define WORK_STATE      64
@@ -111,6 +113,7 @@ struct mf_path_search {
     size_t n_queue, cap_queue, at;
     uint64_t work;
     bool cut;
+    bool trimmed; /* complete paths were left out */
 };
 
 static void bits_add(struct bits *b, int i)
@@ -566,7 +569,9 @@ static int collect(struct mf_path_search *s, const struct state *state)
     const struct key *k = &state->key;
     if (k->covered != s->p->ops || !bits_empty(&k->unused) || !bits_subset(&s->outputs, &k->live))
         return 0;
-    for (int i = 0; i < state->n; i++) {
+    int n = s->n_found < FOUND_MANY ? state->n : MF_MIN(state->n, 2);
+    s->trimmed |= n < state->n;
+    for (int i = 0; i < n; i++) {
         int r = mf_array_grow(&s->found, s->n_found, &s->cap_found, sizeof(*s->found));
         if (r < 0)
             return r;
@@ -761,7 +766,7 @@ int mf_path_search_take(struct mf_path_search *s, struct mf_path **ret, size_t *
         return r;
     *ret = MF_TAKE(s->found);
     *ret_n = s->n_found;
-    return s->cut;
+    return s->cut || s->trimmed;
 }
 
 int mf_path_find(const struct mf_path_problem *p, struct mf_path **ret, size_t *ret_n)

@@ -611,6 +611,56 @@ MF_TEST(explosion_is_cut)
     ck_assert_uint_lt(mf_now_ns() - start, 3000000000u);
 }
 
+/* Fused steps for every run of ops, in many layouts: hundreds of thousands of complete pipelines. */
+MF_TEST(many_pipelines_are_trimmed)
+{
+    enum { LAYOUTS = 10, OPS_MAX = 7, STEPS = 1000 };
+    static const int chain[OPS_MAX] = {MF_OP_GATHER, MF_OP_GEMM1,  MF_OP_ACT,    MF_OP_QUANT2,
+                                       MF_OP_GEMM2,  MF_OP_WEIGHT, MF_OP_COMBINE};
+    static struct mf_step steps[STEPS];
+    static struct mf_path_step timed[STEPS];
+    struct mf_path_problem p = {.format = MF_FORMAT_BF16, .steps = timed, .keep = 32};
+    for (int i = 0; i < OPS_MAX * OPS_MAX * LAYOUTS * 4; i++) {
+        int from = i % OPS_MAX, to = i / OPS_MAX % OPS_MAX, layout = i / (OPS_MAX * OPS_MAX) % LAYOUTS;
+        int block = i / (OPS_MAX * OPS_MAX * LAYOUTS) % 2 ? 32 : 16;
+        bool more = i / (OPS_MAX * OPS_MAX * LAYOUTS) / 2;
+        struct mf_step s = {.block_m = block, .family = "two_stage", .n_needs = 1, .n_gives = 1};
+        for (int k = from; k <= to; k++)
+            s.covers |= MF_OP_BIT(chain[k]);
+        const mf_ops gemms = s.covers & (MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_GEMM2));
+        if (!s.covers || (!gemms && layout > 0))
+            continue;
+        s.needs[0] = from == 0 ? tensor_spec("x/bf16/none/token") : tensor_before(chain[from], 0, block);
+        s.gives[0] = tensor_before(to + 1 < OPS_MAX ? chain[to + 1] : MF_OP_N_, 0, block);
+        if (gemms & MF_OP_BIT(MF_OP_GEMM1))
+            s.needs[s.n_needs++] = tensor_spec("w1/fp8fn/per_token/l%d", layout);
+        if (gemms & MF_OP_BIT(MF_OP_GEMM2))
+            s.needs[s.n_needs++] = tensor_spec("w2/fp8fn/per_token/l%d", layout);
+        if (more) /* a tensor that no step needs */
+            s.gives[s.n_gives++] = tensor_spec("g/f32/none/sorted.%d", 1 + (int)p.n_steps % 150);
+        mf_format(s.name, sizeof(s.name), "k%04zu", p.n_steps);
+        p.ops |= s.covers;
+        steps[p.n_steps] = s;
+        timed[p.n_steps] =
+            (struct mf_path_step){&steps[p.n_steps], 1 + (double)(p.n_steps * 7919 % 1000) / 10};
+        p.n_steps++;
+    }
+    _cleanup_(mf_path_search_freep) struct mf_path_search *search = NULL;
+    _cleanup_(mf_freep) struct mf_path *paths = NULL;
+    size_t n_paths = 0;
+    uint64_t start = mf_now_ns();
+    ck_assert_int_eq(mf_path_search_new(&p, &search), 0);
+    ck_assert_int_eq(mf_path_search_run(search, UINT64_MAX / 2), 1);
+    uint64_t take = mf_now_ns();
+    ck_assert_int_eq(mf_path_search_take(search, &paths, &n_paths), 1);
+    uint64_t end = mf_now_ns();
+    printf("%zu steps: searched in %.3f s, %zu paths taken in %.3f s\n", p.n_steps,
+           (double)(take - start) * 1e-9, n_paths, (double)(end - take) * 1e-9);
+    ck_assert_uint_gt(n_paths, 10000);
+    ck_assert_uint_lt(n_paths, 60000);
+    ck_assert_uint_lt(end - start, 3000000000u);
+}
+
 int main(void)
 {
     return mf_check_main(&(struct mf_test_group){.timeout_s = 60});
