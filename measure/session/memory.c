@@ -66,7 +66,9 @@ void *mf_memory_map(int fd, size_t bytes, int protection, int flags)
     if (reserved == MAP_FAILED)
         return NULL;
     size_t before = reach == bytes ? 0 : (MF_HUGE_PAGE - (uintptr_t)reserved % MF_HUGE_PAGE) % MF_HUGE_PAGE;
-    char *at = mmap(reserved + before, bytes, protection, MAP_SHARED | MAP_FIXED | flags, fd, 0);
+    /* Linux before 6.7 maps a write-sealed file only privately. Without writes, both kinds are the same. */
+    int sharing = protection & PROT_WRITE ? MAP_SHARED : MAP_PRIVATE;
+    char *at = mmap(reserved + before, bytes, protection, sharing | MAP_FIXED | flags, fd, 0);
     if (at == MAP_FAILED) {
         int error = errno;
         (void)munmap(reserved, reach);

@@ -18,8 +18,8 @@ int mf_memory_seal_for_others(int fd);
 /* Returns -EPERM if the file is not sealed against shrinking, growing and writing, or -EINVAL if it is
  * shorter than `bytes`. */
 int mf_memory_check_sealed(int fd, uint64_t bytes);
-/* Maps whole pages of the file, shared. The address is aligned to a huge page if the mapping is at least that
- * large. Returns NULL on error, with errno set. */
+/* Maps whole pages of the file: shared if writable, otherwise private. The address is aligned to a huge page
+ * if the mapping is at least that large. Returns NULL on error, with errno set. */
 void *mf_memory_map(int fd, size_t bytes, int protection, int flags);
 
 /* Returns MemAvailable of /proc/meminfo in bytes, or UINT64_MAX if it is unknown. */

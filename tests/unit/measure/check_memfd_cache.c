@@ -2,10 +2,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "common/base/text.h"
 #include "measure/session/memory.h"
 #include "support/mf_check.h"
 
@@ -66,6 +68,21 @@ MF_TEST(invalid_files_are_rejected)
     mf_kept_store_release(&s);
 }
 
+/* Returns 's' if the mapping at this address is shared, 'p' if it is private. */
+static char sharing_of(const void *at)
+{
+    char line[256], start[32], permissions[8] = "";
+    FILE *maps = fopen("/proc/self/maps", "re");
+    ck_assert_ptr_nonnull(maps);
+    mf_format(start, sizeof(start), "%lx-", (unsigned long)(uintptr_t)at);
+    while (fgets(line, sizeof(line), maps)) {
+        if (strncmp(line, start, strlen(start)) == 0)
+            ck_assert_int_eq(sscanf(line, "%*s %7s", permissions), 1);
+    }
+    (void)fclose(maps);
+    return permissions[3];
+}
+
 /* A file larger than a huge page is mapped at a multiple of the huge page size, is zero-filled, and can be
  * sealed once its writable mapping is gone. */
 MF_TEST(large_file)
@@ -89,6 +106,7 @@ MF_TEST(large_file)
     at = mf_memory_map(fd, bytes, PROT_READ, MAP_POPULATE);
     ck_assert_ptr_nonnull(at);
     ck_assert_int_eq(at[bytes - 1], 7);
+    ck_assert_int_eq(sharing_of(at), 'p'); /* Linux before 6.7 refuses a shared mapping of a sealed file */
     ck_assert_int_eq(munmap(at, bytes), 0);
     (void)close(fd);
 }
