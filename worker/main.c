@@ -403,22 +403,22 @@ static int loop(struct instance *instances, int n, int signals, struct mf_notify
 static void choose_isolation(struct settings *s)
 {
     char why[128] = "--no-pid-namespace";
+    bool may_use_gpu = s->list_devices || strncmp(s->device, "hip:", 4) == 0;
     s->isolation = MF_ISOLATION_NONE;
     if (s->no_sandbox)
         return;
     if (!s->no_pid_namespace)
-        s->isolation = mf_isolation_probe(why, sizeof(why));
+        s->isolation = mf_isolation_probe(may_use_gpu, why, sizeof(why));
     if (s->isolation == MF_ISOLATION_NONE)
         log_warn("runners have no PID namespace: %s; seccomp refuses calls that name other processes", why);
     else
-        log_info("each runner has a PID namespace%s",
-                 s->isolation == MF_ISOLATION_USER_PID ? " and a user namespace" : "");
+        log_info("each runner has a PID namespace");
 }
 
 static int run_worker(struct settings *s)
 {
-    choose_isolation(s);
     _cleanup_(mf_closep) int signals = block_signals();
+    choose_isolation(s);
     _cleanup_(mf_notify_release) struct mf_notify notify;
     int r = mf_notify_init(&notify);
     if (r < 0)

@@ -80,8 +80,8 @@ static struct row row_of(const struct ran *r, const char *layer, int token)
     const char *at = strstr(r->text, start);
     ck_assert_msg(at != NULL, "no line for %s in:\n%s", layer, r->text);
     mf_format(row.line, sizeof(row.line), "%.*s", (int)strcspn(at + 1, "\n"), at + 1);
-    int n = 0, got = sscanf(row.line + strlen(layer), " bf16 %*s %d %lf %lf %lf %lf", &n, &row.floor, &row.us,
-                            &row.ratio, &row.gemms);
+    int n = 0, got = sscanf(row.line + strlen(layer), " bf16 %*s %d %lf %lf %*s %lf %lf", &n, &row.floor,
+                            &row.us, &row.ratio, &row.gemms);
     ck_assert_msg(got == 5 && n == token, "%s", row.line);
     return row;
 }

@@ -45,9 +45,11 @@ static const struct {
     uid_t user; /* that the test runs as if it is started by root; 0: root */
 } isolations[] = {
     {MF_ISOLATION_NONE, 0, 0},
-    {MF_ISOLATION_PID, CLONE_NEWPID, 0},
-    {MF_ISOLATION_USER_PID, CLONE_NEWUSER | CLONE_NEWPID, 0},
-    {MF_ISOLATION_USER_PID, CLONE_NEWUSER | CLONE_NEWPID, 65534},
+    {MF_ISOLATION_PID, CLONE_NEWPID | CLONE_NEWNS, 0},
+    {MF_ISOLATION_USER_PID, CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS, 0},
+    {MF_ISOLATION_USER_PID, CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS, 65534},
+    {MF_ISOLATION_PID_OUTER_PROC, CLONE_NEWPID, 0},
+    {MF_ISOLATION_USER_PID_OUTER_PROC, CLONE_NEWUSER | CLONE_NEWPID, 65534},
 };
 #define N_ISOLATIONS ((int)MF_ARRAY_LEN(isolations))
 
@@ -232,7 +234,7 @@ MF_TEST(has_its_own_proc, .rows = MF_ARRAY_LEN(isolations))
 {
     _cleanup_(cJSON_Deletep) cJSON *m = NULL;
     int64_t pid = 0, shown = 0;
-    if (!is_allowed(_i) || isolations[_i].isolation == MF_ISOLATION_NONE)
+    if (!is_allowed(_i) || !(isolations[_i].flags & CLONE_NEWNS))
         return;
     struct mf_runner_host *h = start_isolated_shell(
         "read -r shown rest < /proc/self/stat; "

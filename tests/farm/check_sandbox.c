@@ -339,7 +339,7 @@ static const struct {
 static bool has_namespace(void)
 {
     char why[128];
-    return mf_isolation_probe(why, sizeof(why)) != MF_ISOLATION_NONE;
+    return mf_isolation_probe(false, why, sizeof(why)) != MF_ISOLATION_NONE;
 }
 
 MF_TEST(sandboxes_a_family, .rows = MF_ARRAY_LEN(limits), .group = &farm_tests)

@@ -26,15 +26,17 @@
 #define COUNT_MS      1000 /* interval of counting the tasks */
 #define CHILDREN_FILE "/proc/thread-self/children"
 
-static unsigned long namespaces_of(enum mf_isolation isolation)
-{
-    static const unsigned long flags[] = {
-        [MF_ISOLATION_NONE] = 0,
-        [MF_ISOLATION_PID] = CLONE_NEWPID | CLONE_NEWNS,
-        [MF_ISOLATION_USER_PID] = CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS,
-    };
-    return flags[isolation];
-}
+/* How each enum mf_isolation is made. */
+static const struct {
+    unsigned long namespaces; /* flags of clone */
+    bool maps_user, mounts_proc;
+} isolations[] = {
+    [MF_ISOLATION_NONE] = {0, false, false},
+    [MF_ISOLATION_PID] = {CLONE_NEWPID | CLONE_NEWNS, false, true},
+    [MF_ISOLATION_USER_PID] = {CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS, true, true},
+    [MF_ISOLATION_PID_OUTER_PROC] = {CLONE_NEWPID, false, false},
+    [MF_ISOLATION_USER_PID_OUTER_PROC] = {CLONE_NEWUSER | CLONE_NEWPID, true, false},
+};
 
 /* Forks with additional clone flags. fork() has no flags, and unshare() would move the worker itself. */
 static pid_t fork_with(unsigned long flags)
@@ -73,8 +75,8 @@ static int mount_proc(void)
 /* Prepares the namespaces of the supervisor, before it starts the program. */
 static int enter_namespaces(enum mf_isolation isolation, uid_t user, gid_t group)
 {
-    int r = isolation == MF_ISOLATION_USER_PID ? map_ids(user, group) : 0;
-    return r < 0 || isolation == MF_ISOLATION_NONE ? r : mount_proc();
+    int r = isolations[isolation].maps_user ? map_ids(user, group) : 0;
+    return r == 0 && isolations[isolation].mounts_proc ? mount_proc() : r;
 }
 
 static int try_isolation(enum mf_isolation isolation)
@@ -82,7 +84,7 @@ static int try_isolation(enum mf_isolation isolation)
     uid_t user = geteuid();
     gid_t group = getegid();
     int status = 0;
-    pid_t pid = fork_with(namespaces_of(isolation));
+    pid_t pid = fork_with(isolations[isolation].namespaces);
     if (pid < 0)
         return -errno;
     if (pid == 0)
@@ -92,14 +94,18 @@ static int try_isolation(enum mf_isolation isolation)
     return WIFEXITED(status) ? -WEXITSTATUS(status) : -EIO;
 }
 
-enum mf_isolation mf_isolation_probe(char *why, size_t why_cap)
+enum mf_isolation mf_isolation_probe(bool needs_proc, char *why, size_t why_cap)
 {
-    if (try_isolation(MF_ISOLATION_PID) == 0)
-        return MF_ISOLATION_PID;
-    int r = try_isolation(MF_ISOLATION_USER_PID);
-    if (r == 0)
-        return MF_ISOLATION_USER_PID;
-    mf_format(why, why_cap, "the kernel allows this user no PID namespace: %s", strerror(-r));
+    int r = 0;
+    for (int i = MF_ISOLATION_NONE + 1; i < (int)MF_ARRAY_LEN(isolations); i++) {
+        if (needs_proc && !isolations[i].mounts_proc)
+            continue;
+        r = try_isolation((enum mf_isolation)i);
+        if (r == 0)
+            return (enum mf_isolation)i;
+    }
+    mf_format(why, why_cap, "the kernel allows this user no PID namespace%s: %s",
+              needs_proc ? " with its own /proc" : "", strerror(-r));
     return MF_ISOLATION_NONE;
 }
 
@@ -259,7 +265,7 @@ int mf_supervisor_start(const struct mf_supervisor *s, pid_t *ret_pid)
     gid_t group = getegid();
     (void)sigfillset(&all);
     (void)sigprocmask(SIG_BLOCK, &all, &before);
-    pid_t pid = fork_with(namespaces_of(s->isolation));
+    pid_t pid = fork_with(isolations[s->isolation].namespaces);
     int r = pid < 0 ? -errno : 0;
     if (pid == 0)
         supervise(s, worker, user, group);

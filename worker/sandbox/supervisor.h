@@ -2,13 +2,14 @@
  *
  *   worker ─► supervisor ─► runner ─► its children
  *
- * If the kernel allows it, the supervisor is the init process of a PID namespace of its own, with its own
- * /proc. The runner then sees no process outside the namespace, and the kernel kills all processes of the
- * namespace with the supervisor. Without a namespace, orphans of the runner become children of the
+ * If the kernel allows it, the supervisor is the init process of a PID namespace of its own. The runner then
+ * can affect no process outside the namespace, and the kernel kills all processes of the namespace with the
+ * supervisor. Without a namespace, orphans of the runner become children of the
  * supervisor, which kills them. The supervisor has its own session, so that signals to process group 0 do
  * not reach the worker. It dies with the thread that started it. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
@@ -16,11 +17,15 @@ enum mf_isolation {
     MF_ISOLATION_NONE,     /* no namespace: mf_sandbox_pids refuses calls that affect other processes */
     MF_ISOLATION_PID,      /* PID namespace; needs CAP_SYS_ADMIN */
     MF_ISOLATION_USER_PID, /* PID namespace in a user namespace that maps only the worker's user */
+    /* as the two above, but /proc shows the worker's PID namespace */
+    MF_ISOLATION_PID_OUTER_PROC,
+    MF_ISOLATION_USER_PID_OUTER_PROC,
 };
 
-/* Returns the isolation that the kernel allows this process. For MF_ISOLATION_NONE, writes the reason to why.
- */
-enum mf_isolation mf_isolation_probe(char *why, size_t why_cap);
+/* Returns the strongest isolation that the kernel allows this process. For MF_ISOLATION_NONE, writes the
+ * reason to why. needs_proc: the runner needs the /proc of its namespace, as drivers of GPUs do; containers
+ * and systemd units often forbid to mount it. */
+enum mf_isolation mf_isolation_probe(bool needs_proc, char *why, size_t why_cap);
 
 #define MF_SUPERVISED_FD 3 /* descriptor of the socket in the runner */
 

@@ -18,7 +18,7 @@
 static const int tokens[] = {1, 3, 4, 63, 64, 65, 257};
 /* Hidden and intermediate sizes that are not powers of two, and whose quotients under tensor parallelism are
  * odd. */
-static const int widths[] = {64, 96, 352, 704, 1408, 2880};
+static const int widths[] = {64, 96, 256, 352, 704, 1408, 2880};
 static const int experts[] = {1, 8, 33, 128, 257, 384, 512};
 static const int topks[] = {1, 2, 6, 8, 9};
 static const float limits[] = {0, 1.5f};
@@ -90,6 +90,11 @@ static void choose_rest(const int *row, int *full)
         full[SHARE] = MF_ARRAY_LEN(shares) - 1;
     if (row[FORMAT] < 0)
         full[FORMAT] = CONTRACT_N_FORMATS - 1; /* a 4-bit format, which has the smallest weights */
+    struct mf_shape s = shape_of(full);
+    for (int v = 0; row[INTER] < 0 && mf_shape_splits_blocks(&s) && v < (int)MF_ARRAY_LEN(widths); v++) {
+        full[INTER] = v;
+        s = shape_of(full);
+    }
 }
 
 static bool is_legal(const int *row)
