@@ -84,8 +84,9 @@ $moefarm export --batch "$batch" -o "$table"
 echo "$(($(wc -l <"$table") - 1)) rows"
 
 print_step "run the table with the production operator and check its times"
-# Accepts up to twice the tuned time, because the machine may be busy. A wrong result always fails.
-$moefarm run-config "$table" --rounds 7 --slack 2
+# Accepts from a quarter of the tuned time to four times, because the machine may be busy. A wrong result
+# always fails.
+$moefarm run-config "$table" --rounds 7 --slack 4
 
 print_step "done in $((SECONDS - started)) s after the build; the table is $table"
 [ -z "${DEMO_ONCE-}" ] || exit 0

@@ -351,6 +351,13 @@ int farm_run(struct farm *f, const char *csv, const char *query)
     return batch;
 }
 
+/* True for problems of the measuring host. A busy machine makes times of a real device unstable;
+ * check_farm_trust tests these on a simulated device. */
+static bool is_noise(const struct mf_problem *p)
+{
+    return p->code == MF_PROBLEM_UNSTABLE || p->code == MF_PROBLEM_TOKEN_ORDER;
+}
+
 /* Checks that an exported table has no unusable rows, impossible times or duplicate keys. */
 static void check_table(const char *csv, size_t len)
 {
@@ -360,8 +367,9 @@ static void check_table(const char *csv, size_t len)
     ck_assert_int_eq(mf_tables_check(&t, 1, &(struct mf_check_options){.err_ratio = MF_CHECK_ERR_RATIO}), 0);
     for (size_t i = 0; i < t->n_problems; i++) {
         const struct mf_problem *p = &t->problems[i];
-        ck_assert_msg(mf_check_severity(p->code, p->severity) == MF_WARNING, "line %lld: %s: %s\n%s",
-                      (long long)p->line, mf_problem_code_name(p->code), p->reason, csv);
+        ck_assert_msg(is_noise(p) || mf_check_severity(p->code, p->severity) == MF_WARNING,
+                      "line %lld: %s: %s\n%s", (long long)p->line, mf_problem_code_name(p->code), p->reason,
+                      csv);
     }
 }
 
