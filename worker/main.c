@@ -30,6 +30,7 @@
 #include "worker/runner/list_devices.h"
 #include "worker/runner/runner.h"
 #include "worker/sandbox/sandbox.h"
+#include "worker/sandbox/scratch_folder.h"
 #include "worker/sandbox/supervisor.h"
 
 #define SIM_WORKERS_MAX  256
@@ -275,7 +276,7 @@ static int make_scratch(const struct settings *s, struct instance *instance)
     if (strncmp(s->device, "sim:", 4) == 0)
         return 0;
     mf_format(instance->scratch, sizeof(instance->scratch), "%s/%s.scratch", s->spool, instance->name);
-    int r = mf_sandbox_scratch(instance->scratch);
+    int r = mf_scratch_make(instance->scratch);
     return r < 0 ? log_err(r, "cannot create the scratch folder %s", instance->scratch) : 0;
 }
 
@@ -442,8 +443,11 @@ static int run_worker(struct settings *s)
             mf_notify_send(&notify, "READY=1");
             code = loop(instances, (int)s->sim_workers, signals, &notify);
         }
-        for (int i = 0; i < s->sim_workers; i++)
+        for (int i = 0; i < s->sim_workers; i++) {
             mf_agent_free(instances[i].agent);
+            if (instances[i].scratch[0])
+                (void)mf_scratch_make(instances[i].scratch); /* frees the space that runners used */
+        }
     }
     free(instances);
     if (zmq)

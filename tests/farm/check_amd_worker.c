@@ -30,6 +30,7 @@
 #include "worker/runner/device_info.h"
 #include "worker/runner/runner_wire.h"
 #include "worker/sandbox/sandbox.h"
+#include "worker/sandbox/scratch_folder.h"
 
 #define WORKER      MF_BINARY_DIR "/worker/moefarm-worker"
 #define MOEFARM     MF_BINARY_DIR "/cli/moefarm"
@@ -250,7 +251,7 @@ MF_TEST(runs_a_pipeline_in_the_sandbox)
 {
     char scratch[64];
     mf_format(scratch, sizeof(scratch), "%s/scratch", folder);
-    ck_assert_int_eq(mf_sandbox_scratch(scratch), 0);
+    ck_assert_int_eq(mf_scratch_make(scratch), 0);
     run_pipeline((const char *const[]){RUNNER, "--no-sandbox", NULL}, "none");
     run_pipeline((const char *const[]){RUNNER, "--scratch", scratch, NULL},
                  has_landlock() ? "no pid namespace, landlock" : "no pid namespace, no landlock");

@@ -2,7 +2,9 @@
  * runner loads a family that attempts forbidden operations. The test also makes each attempt without the
  * sandbox, to show that the sandbox is the reason of the refusal. */
 #include "worker/sandbox/sandbox.h"
+#include "worker/sandbox/scratch_folder.h"
 
+#include <limits.h>
 #include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -71,7 +73,7 @@ static void make_folder(void)
     mf_format(folder, sizeof(folder), "%s/XXXXXX", base);
     ck_assert_ptr_nonnull(mkdtemp(folder));
     mf_format(scratch, sizeof(scratch), "%s/scratch", folder);
-    ck_assert_int_eq(mf_sandbox_scratch(scratch), 0);
+    ck_assert_int_eq(mf_scratch_make(scratch), 0);
     ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", folder, 1), 0);
     char file[96];
     mf_format(file, sizeof(file), "%s/outside.%s", base, strrchr(folder, '/') + 1);
@@ -244,13 +246,59 @@ MF_TEST(empties_scratch)
     ck_assert_int_ge(open(path, O_WRONLY | O_CREAT, 0600), 0);
     mf_format(link, sizeof(link), "%s/a/link", scratch);
     ck_assert_int_eq(symlink(folder, link), 0);
-    ck_assert_int_eq(mf_sandbox_scratch(scratch), 0);
+    ck_assert_int_eq(mf_scratch_make(scratch), 0);
     ck_assert_int_eq(access(link, F_OK), -1);
     ck_assert_int_eq(access(path, F_OK), 0); /* the target of the symbolic link still exists */
     ck_assert_int_eq(rmdir(scratch), 0);
     /* the scratch folder itself may not be a link */
     ck_assert_int_eq(symlink(folder, scratch), 0);
-    ck_assert_int_eq(mf_sandbox_scratch(scratch), -ENOTDIR);
+    ck_assert_int_eq(mf_scratch_make(scratch), -ENOTDIR);
+}
+
+/* Creates nested folders whose path is longer than PATH_MAX. */
+static void make_deep_tree(const char *top)
+{
+    char name[200];
+    memset(name, 'd', sizeof(name) - 1);
+    name[sizeof(name) - 1] = '\0';
+    int at = open(top, O_RDONLY | O_DIRECTORY);
+    for (int depth = 0; depth < 3 * PATH_MAX / (int)sizeof(name); depth++) {
+        ck_assert_int_eq(mkdirat(at, name, 0700), 0);
+        int next = openat(at, name, O_RDONLY | O_DIRECTORY);
+        ck_assert_int_ge(next, 0);
+        (void)close(at);
+        at = next;
+    }
+    ck_assert_int_ge(openat(at, "file", O_WRONLY | O_CREAT, 0400), 0);
+    (void)close(at);
+}
+
+/* Creates a folder that its owner may not read, with a folder in it that its owner may not write. */
+static void make_locked_tree(const char *top)
+{
+    int at = open(top, O_RDONLY | O_DIRECTORY);
+    ck_assert_int_eq(mkdirat(at, "locked", 0700), 0);
+    ck_assert_int_eq(mkdirat(at, "locked/child", 0700), 0);
+    ck_assert_int_ge(openat(at, "locked/child/file", O_WRONLY | O_CREAT, 0400), 0);
+    ck_assert_int_eq(fchmodat(at, "locked/child", 0500, 0), 0);
+    ck_assert_int_eq(fchmodat(at, "locked", 0300, 0), 0);
+    ck_assert_int_eq(fchmodat(at, ".", 0, 0), 0);
+    (void)close(at);
+}
+
+static void (*const trees[])(const char *top) = {make_deep_tree, make_locked_tree};
+
+/* A runner cannot keep its worker from starting again. As root, permissions do not matter, so another user
+ * makes and deletes the tree. */
+MF_TEST(empties_any_scratch, .rows = MF_ARRAY_LEN(trees))
+{
+    char top[] = "/tmp/check_sandbox.XXXXXX";
+    if (geteuid() == 0)
+        ck_assert_int_eq(setresuid(65534, 65534, 65534), 0);
+    ck_assert_ptr_nonnull(mkdtemp(top));
+    trees[_i](top);
+    ck_assert_int_eq(mf_scratch_make(top), 0);
+    ck_assert_int_eq(rmdir(top), 0);
 }
 
 /* Makes one system call fail, as on a kernel that lacks it. */

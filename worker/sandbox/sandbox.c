@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <glob.h>
 #include <limits.h>
 #include <linux/capability.h>
@@ -212,26 +211,6 @@ static int limit_files(const struct mf_sandbox *s, bool gpu)
     if (r == 0 && syscall(SYS_landlock_restrict_self, fd, 0) < 0)
         r = -errno;
     return r < 0 ? r : (int)version;
-}
-
-static int remove_entry(const char *path, const struct stat *status, int type, struct FTW *at)
-{
-    (void)status;
-    (void)type;
-    return at->level == 0 ? 0 : remove(path);
-}
-
-int mf_sandbox_scratch(const char *path)
-{
-    if (mkdir(path, 0700) == 0)
-        return 0;
-    struct stat status;
-    if (errno != EEXIST || lstat(path, &status) < 0)
-        return -errno;
-    if (!S_ISDIR(status.st_mode)) /* a symbolic link would give the runner another folder */
-        return -ENOTDIR;
-    /* The contents are not trusted, so symbolic links are removed and not followed. */
-    return nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS) == 0 ? 0 : -EIO;
 }
 
 static int drop_privileges(void)

@@ -41,9 +41,6 @@ int mf_sandbox_enter(const struct mf_sandbox *s, char ret_text[MF_SANDBOX_TEXT_M
  * may still name itself. Does nothing in a PID namespace. Returns 0 or -errno. */
 int mf_sandbox_pids(const struct mf_sandbox *s, const pid_t *children, size_t n);
 
-/* Creates the scratch folder. If it exists, deletes its contents. */
-int mf_sandbox_scratch(const char *path);
-
 /* Installs only the seccomp filter (sandbox_calls.c). Returns 0, or -ENOSYS if the kernel or this
  * architecture has no seccomp support. */
 int mf_sandbox_calls(bool gpu, bool foreign);
