@@ -9,6 +9,9 @@
 #include "common/base/text.h"
 #include "kernels/sim/sim_spec.h"
 
+/* Speed of 8-bit and 4-bit formats, relative to bf16. */
+#define FP8_SPEED 2.0
+
 struct sim_device {
     /* must be the first member, because mf_device pointers are cast to this struct */
     struct mf_device device;
@@ -52,6 +55,7 @@ static void describe(struct mf_device_info *info, const struct mf_device_class *
     info->llc_bytes = UINT64_C(256) << 20;
     info->cores = class->cu_num;
     info->peak_gflops_bf16 = tflops * 1e3;
+    info->peak_gflops_fp8 = FP8_SPEED * tflops * 1e3;
     info->peak_gflops_f32 = tflops * 1e3 / 8;
     info->mem_read_gbs = tbs * 1e3;
     info->gap_us = 1.5;
@@ -220,7 +224,7 @@ static double padding_of(const struct mf_shape *shape, int32_t block_m)
 
 static double format_speed(const struct mf_shape *shape)
 {
-    return 16.0 / mf_dtype_bits(shape->q_dtype_a);
+    return mf_dtype_bits(shape->q_dtype_a) <= 8 ? FP8_SPEED : 1;
 }
 
 double mf_sim_step_us(const struct mf_device_info *device, const struct mf_shape *shape,

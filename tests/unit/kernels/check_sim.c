@@ -229,6 +229,10 @@ static void check_shape(const struct mf_device *d, const struct mf_shape *shape)
         double us = mf_sim_step_us(&d->info, shape, &g.steps[i]);
         if (!isfinite(us) || us <= 1)
             ck_abort_msg("%s: %s: %f us", text, g.steps[i].name, us);
+        /* moefarmd refuses times that exceed the device's own peak */
+        double gflops = g.steps[i].flops / us * 1e-3;
+        ck_assert_msg(gflops <= fmax(d->info.peak_gflops_bf16, d->info.peak_gflops_fp8), "%s: %s: %g GFLOP/s",
+                      text, g.steps[i].name, gflops);
         g.timed[i] = (struct mf_path_step){.step = &g.steps[i], .us = us};
     }
     if (!is_new_format(shape))
