@@ -38,6 +38,9 @@
 #define PAUSE_MIN       (256u << 10) /* a connection that holds less is never paused */
 #define PAUSE_MS        5000         /* longest pause without a credit */
 #define LOG_INTERVAL_MS 10000
+#define CROWDED_MAX     (16u << 10) /* limit of an untrusted connection while all of them hold much */
+#define FREE_MIN        (4u << 10)  /* a closed connection that holds less, such as a handshake, is free */
+#define FREE_MS         1000        /* time for the mailroom to receive the last messages of a connection */
 
 enum side { PEER, HUB };
 
@@ -49,6 +52,8 @@ struct connection {
     int fds[2];
     bool blocked[2]; /* this side takes no more bytes for now; bytes for it wait in the other side */
     bool trusted;
+    bool closing;        /* the peer is closed; libzmq may still hold its messages */
+    int64_t free_ms;     /* end of its charge; 0: libzmq has not closed its end */
     bool paused;         /* nothing is read from the peer, because all connections together hold much */
     int64_t credited_ms; /* time of the last credit, or of the pause if that is later */
     uint32_t watched[2]; /* events that epoll waits for */
@@ -64,8 +69,9 @@ struct mf_front {
     bool started, listening;
     int64_t stop_ms; /* end of the time for closing; 0: the front is not closing */
     struct mf_map connections;
-    size_t connections_max, n_paused;
-    uint64_t last_id, held;
+    size_t connections_max, n_paused, n_closing;
+    uint64_t last_id;
+    uint64_t held, held_closing; /* sums over the open and over the closing connections */
     int64_t logged_ms, scanned_ms;
     uint8_t chunk[CHUNK];
 };
@@ -187,13 +193,60 @@ static void connection_free(struct connection *c)
     free(c);
 }
 
-static void drop(struct mf_front *f, struct connection *c)
+static void discharge(struct mf_front *f, struct connection *c, uint64_t cost)
+{
+    *(c->closing ? &f->held_closing : &f->held) -= cost;
+    c->held -= cost;
+}
+
+static void forget(struct mf_front *f, struct connection *c)
 {
     (void)mf_map_remove(&f->connections, c->id);
-    f->held -= c->held;
+    discharge(f, c, c->held);
     f->n_paused -= c->paused;
+    f->n_closing -= c->closing;
     connection_free(c);
     set_listening(f, true);
+}
+
+/* Closes the peer. The connection stays charged until libzmq has freed what it holds. libzmq frees an
+ * unfinished message before it closes its end; see finish(). */
+static void drop(struct mf_front *f, struct connection *c)
+{
+    struct epoll_event e = {.events = EPOLLIN, .data.u64 = 2 * c->id + HUB};
+    if (c->held <= FREE_MIN || shutdown(c->fds[HUB], SHUT_WR) < 0 ||
+        epoll_ctl(f->epoll, EPOLL_CTL_MOD, c->fds[HUB], &e) < 0) {
+        forget(f, c);
+        return;
+    }
+    mf_closep(&c->fds[PEER]);
+    f->n_paused -= c->paused;
+    f->n_closing++;
+    f->held -= c->held;
+    f->held_closing += c->held;
+    c->paused = false;
+    c->closing = true;
+}
+
+/* Discards what libzmq sends to a closing connection, until libzmq closes its end. */
+static void finish(struct mf_front *f, struct connection *c)
+{
+    ssize_t n = c->fds[HUB] < 0 ? -1 : recv(c->fds[HUB], f->chunk, sizeof(f->chunk), MSG_DONTWAIT);
+    if (c->fds[HUB] < 0 || n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR)))
+        return;
+    mf_closep(&c->fds[HUB]);
+    c->free_ms = mf_now_ms() + FREE_MS;
+}
+
+/* Ends the charges of connections whose last messages the mailroom has received by now. */
+static void forget_finished(struct mf_front *f)
+{
+    int64_t now_ms = mf_now_ms();
+    for (size_t i = 0; i < f->connections.cap && f->n_closing > 0; i++) {
+        struct connection *c = f->connections.entries[i].key ? f->connections.entries[i].value : NULL;
+        if (c && c->free_ms && now_ms >= c->free_ms)
+            forget(f, c);
+    }
 }
 
 static void refuse(struct mf_front *f, struct connection *c, const char *why)
@@ -213,7 +266,10 @@ static void refuse(struct mf_front *f, struct connection *c, const char *why)
 
 static uint64_t limit_of(const struct mf_front *f, const struct connection *c)
 {
-    return c->trusted ? f->limits.connection : f->limits.untrusted;
+    if (c->trusted)
+        return f->limits.connection;
+    bool crowded = f->held + f->held_closing > f->limits.pause;
+    return crowded ? MF_MIN(f->limits.untrusted, (uint64_t)CROWDED_MAX) : f->limits.untrusted;
 }
 
 /* Closes connections while all of them together hold too much: first the untrusted connections, those that
@@ -225,6 +281,8 @@ static void shed(struct mf_front *f)
         MF_MAP_EACH(&f->connections, e)
         {
             struct connection *c = e->value;
+            if (c->closing)
+                continue;
             if (!worst || c->trusted < worst->trusted ||
                 (c->trusted == worst->trusted && c->held > worst->held))
                 worst = c;
@@ -284,33 +342,50 @@ static void resume_all(struct mf_front *f)
 static void close_stuck(struct mf_front *f)
 {
     int64_t now_ms = mf_now_ms();
-    if (f->n_paused == 0 || now_ms - f->scanned_ms < RETRY_MS)
-        return;
-    f->scanned_ms = now_ms;
-    for (size_t i = 0; i < f->connections.cap; i++) {
+    for (size_t i = 0; i < f->connections.cap && f->n_paused > 0; i++) {
         struct connection *c = f->connections.entries[i].key ? f->connections.entries[i].value : NULL;
         if (c && c->paused && now_ms - c->credited_ms > PAUSE_MS)
             refuse(f, c, "its unfinished messages block other connections");
     }
 }
 
+/* Does what is due after some time. */
+static void tick(struct mf_front *f)
+{
+    int64_t now_ms = mf_now_ms();
+    if (now_ms - f->scanned_ms < RETRY_MS)
+        return;
+    f->scanned_ms = now_ms;
+    close_stuck(f);
+    forget_finished(f);
+}
+
 /* ---- passing bytes ---- */
 
-/* Counts bytes of the peer. Returns the reason why the connection must be closed, or NULL. */
-static const char *charge(struct mf_front *f, struct connection *c, size_t n)
+/* Checks the next bytes of the peer. Returns the reason why the connection must be closed, or NULL. */
+static const char *check(const struct mf_front *f, const struct connection *c, size_t n)
 {
+    struct mf_meter meter = c->meter;
     uint64_t cost = 0;
-    int r = mf_meter_read(&c->meter, f->chunk, n, f->limits.frame, &cost);
-    c->held += cost;
-    f->held += cost;
+    int r = mf_meter_read(&meter, f->chunk, n, f->limits.frame, &cost);
     if (r == -EPROTO)
         return "it does not speak ZMTP 3";
+    if (r == -E2BIG)
+        return "a message has too many frames";
     if (r < 0)
         return "a frame is longer than the limit of a message";
-    if (c->held > limit_of(f, c))
+    if (c->held + cost > limit_of(f, c))
         return c->trusted ? "its unreceived messages exceed the limit of a connection"
                           : "its unreceived messages exceed the limit before WELCOME";
     return NULL;
+}
+
+static void charge(struct mf_front *f, struct connection *c, size_t n)
+{
+    uint64_t cost = 0;
+    (void)mf_meter_read(&c->meter, f->chunk, n, f->limits.frame, &cost);
+    c->held += cost;
+    f->held += cost;
 }
 
 /* Passes bytes from one side to the other until one of them blocks. Returns false if it has closed the
@@ -323,6 +398,11 @@ static bool pass(struct mf_front *f, struct connection *c, enum side from)
         ssize_t n = recv(c->fds[from], f->chunk, sizeof(f->chunk), MSG_PEEK | MSG_DONTWAIT);
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
             return true;
+        const char *why = from == PEER && n > 0 ? check(f, c, (size_t)n) : NULL;
+        if (why) {
+            refuse(f, c, why);
+            return false;
+        }
         ssize_t sent = n > 0 ? send(c->fds[to], f->chunk, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT) : -1;
         if (n > 0 && sent < 0 && errno == EAGAIN) {
             c->blocked[to] = true;
@@ -332,11 +412,8 @@ static bool pass(struct mf_front *f, struct connection *c, enum side from)
             drop(f, c);
             return false;
         }
-        const char *why = from == PEER ? charge(f, c, (size_t)sent) : NULL;
-        if (why) {
-            refuse(f, c, why);
-            return false;
-        }
+        if (from == PEER)
+            charge(f, c, (size_t)sent);
         if (from == PEER && pause_if_full(f, c))
             return true;
     }
@@ -349,6 +426,10 @@ static void handle_connection(struct mf_front *f, uint64_t key, uint32_t events)
     enum side side = key % 2 ? HUB : PEER, other = side == PEER ? HUB : PEER;
     if (!c)
         return;
+    if (c->closing) {
+        finish(f, c);
+        return;
+    }
     if ((events & EPOLLOUT) && c->blocked[side]) {
         c->blocked[side] = false;
         if (!(other == PEER && c->paused) && !pass(f, c, other))
@@ -406,7 +487,8 @@ static int accept_one(struct mf_front *f)
 static void accept_some(struct mf_front *f)
 {
     for (int i = 0; i < 16; i++) {
-        int r = f->connections.n < f->connections_max ? accept_one(f) : -EMFILE;
+        bool full = f->connections.n >= f->connections_max || f->held + f->held_closing > f->limits.total;
+        int r = full ? -EMFILE : accept_one(f);
         if (r == -EMFILE || r == -ENFILE || r == -ENOBUFS || r == -ENOMEM || r == -EAGAIN) {
             set_listening(f, r == -EAGAIN);
             return;
@@ -429,8 +511,7 @@ static void handle_control(struct mf_front *f)
         if (!c)
             continue;
         uint64_t cost = MF_MIN(m.cost, c->held);
-        c->held -= cost;
-        f->held -= cost;
+        discharge(f, c, cost);
         c->trusted |= m.trust;
         if (cost)
             c->credited_ms = mf_now_ms();
@@ -441,7 +522,7 @@ static void handle_control(struct mf_front *f)
 
 static bool has_ended(const struct mf_front *f)
 {
-    return f->stop_ms && (f->connections.n == 0 || mf_now_ms() >= f->stop_ms);
+    return f->stop_ms && (f->connections.n == f->n_closing || mf_now_ms() >= f->stop_ms);
 }
 
 static void *thread_main(void *arg)
@@ -449,8 +530,8 @@ static void *thread_main(void *arg)
     struct mf_front *f = arg;
     struct epoll_event events[64];
     while (!has_ended(f)) {
-        int n =
-            epoll_wait(f->epoll, events, MF_ARRAY_LEN(events), f->listening && !f->n_paused ? -1 : RETRY_MS);
+        bool idle = f->listening && !f->n_paused && !f->n_closing;
+        int n = epoll_wait(f->epoll, events, MF_ARRAY_LEN(events), idle ? -1 : RETRY_MS);
         if (n == 0)
             set_listening(f, true);
         for (int i = 0; i < n; i++) {
@@ -463,7 +544,7 @@ static void *thread_main(void *arg)
                 handle_connection(f, key, events[i].events);
             shed(f);
         }
-        close_stuck(f);
+        tick(f);
     }
     return NULL;
 }

@@ -9,6 +9,10 @@
  * connection has a small limit until mf_front_trust() is called. If all connections together hold much, the
  * front reads nothing more from the connections that hold most, until the mailroom has caught up.
  *
+ * The front checks bytes before it passes them. libzmq frees the messages of a closed connection later, so
+ * the connection stays charged for that time. While all connections together hold much, an untrusted
+ * connection has a smaller limit, and the front accepts no connection above the total limit.
+ *
  * Each connection of the front has its own connection to the ROUTER. Only this process can connect to the
  * ROUTER directly (ZMQ_IPC_FILTER_PID). */
 #pragma once

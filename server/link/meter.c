@@ -7,7 +7,9 @@
 
 #define GREETING_SIZE 64
 #define VERSION_AT    10 /* offset of the major version in the greeting */
+#define FLAG_MORE     1  /* another frame of the message follows */
 #define FLAG_LONG     2  /* the length has eight bytes instead of one */
+#define FLAG_COMMAND  4  /* not part of a message */
 
 static bool is_greeting_byte(size_t at, uint8_t byte)
 {
@@ -29,7 +31,15 @@ static uint64_t frame_size(const struct mf_meter *m)
     return size;
 }
 
-/* Reads one byte of a frame's head. Returns 0, or -EMSGSIZE if the frame is too long. */
+static int count_frame(struct mf_meter *m)
+{
+    if (m->head[0] & FLAG_COMMAND)
+        return 0;
+    m->n_frames = m->head[0] & FLAG_MORE ? m->n_frames + 1 : 0;
+    return m->n_frames >= MF_METER_FRAMES_MAX ? -E2BIG : 0;
+}
+
+/* Reads one byte of a frame's head. Returns 0, -EMSGSIZE or -E2BIG. */
 static int read_head(struct mf_meter *m, uint8_t byte, uint64_t frame_max, uint64_t *cost)
 {
     m->head[m->n_head++] = byte;
@@ -38,7 +48,7 @@ static int read_head(struct mf_meter *m, uint8_t byte, uint64_t frame_max, uint6
     m->frame_left = frame_size(m);
     m->n_head = 0;
     *cost += MF_METER_FRAME_COST;
-    return m->frame_left > frame_max ? -EMSGSIZE : 0;
+    return m->frame_left > frame_max ? -EMSGSIZE : count_frame(m);
 }
 
 int mf_meter_read(struct mf_meter *m, const uint8_t *data, size_t n, uint64_t frame_max, uint64_t *cost)

@@ -1,6 +1,6 @@
 /* Measures the memory of a real moefarmd while peers send as much as they can: an endless message, a huge
- * message of a peer that has only an enrolment token, and the longest messages on many connections. Each
- * attack must end with closed connections, and workers must still be served. */
+ * message of a peer that has only an enrolment token, the longest messages on many connections, and waves of
+ * connections. Each attack must end with closed connections, and workers must still be served. */
 #include "support/mf_check.h"
 
 #include "common/base/clock.h"
@@ -27,6 +27,8 @@
 #define N_CONNECTED  20
 #define N_MESSAGES   16 /* per connection */
 #define TOKEN_FRAMES 1000
+#define N_PER_WAVE   400
+#define N_WAVES      6
 
 static struct farm_process process;
 static void *zmq;
@@ -85,15 +87,22 @@ static const uint8_t greeting[64] = {0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0, '
 static const uint8_t ready[] = "\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06"
                                "DEALER";
 
+/* The hub closes a connection at once while it has too many. */
+static int open_peer(void)
+{
+    int fd = http_connect(process.hub);
+    ck_assert_int_ge(fd, 0);
+    (void)!send(fd, greeting, sizeof(greeting), MSG_NOSIGNAL);
+    (void)!send(fd, ready, sizeof(ready) - 1, MSG_NOSIGNAL);
+    return fd;
+}
+
 /* Sends frames that all announce another frame, until the hub closes the connection. Returns the number of
  * bytes sent, at most `most`. */
 static size_t send_endless(const uint8_t *frames, size_t len, size_t most)
 {
-    int fd = http_connect(process.hub);
+    int fd = open_peer();
     size_t sent = 0;
-    ck_assert_int_ge(fd, 0);
-    ck_assert_int_eq(send(fd, greeting, sizeof(greeting), MSG_NOSIGNAL), sizeof(greeting));
-    ck_assert_int_eq(send(fd, ready, sizeof(ready) - 1, MSG_NOSIGNAL), sizeof(ready) - 1);
     while (sent < most) {
         struct pollfd p = {.fd = fd, .events = POLLOUT};
         size_t at = sent % len;
@@ -134,6 +143,70 @@ MF_TEST(endless_message, .rows = MF_ARRAY_LEN(endless))
     ck_assert_msg(sent < endless[_i].most, "the hub took %zu bytes of one message", sent);
     check_served("after");
     free(frames);
+    (void)zmq_ctx_term(zmq);
+}
+
+/* ---- waves of plain TCP connections ---- */
+
+/* What each connection sends after READY: `head`, then `fill` in turns until `size` bytes are sent. */
+static const struct {
+    const char *name;
+    size_t n_head, n_fill, size;
+    const char *head, *fill;
+    bool closes; /* the hub closes the connections; otherwise the peers do */
+} waves[] = {
+    {"waves of endless empty frames", 0, 2, 400000, "", "\1\0", true},
+    {"waves of unfinished frames", 9, 1, 480000, "\2\0\0\0\0\0\x07\xa1\x20", "x", false},
+    {"waves of unfinished messages", 9, 1, 480009, "\3\0\0\0\0\0\x07\x53\x00", "x", false},
+    {"waves of short messages", 0, 2, 400000, "", "\0\0", false},
+};
+
+static void fill_wave(int row, uint8_t *bytes)
+{
+    for (size_t i = 0; i < waves[row].size; i++)
+        bytes[i] =
+            (uint8_t)(i < waves[row].n_head ? waves[row].head[i] : waves[row].fill[i % waves[row].n_fill]);
+}
+
+/* Waits until libzmq has answered the handshake, so that it takes the bytes that follow. */
+static void await_ready(int fd)
+{
+    uint8_t bytes[sizeof(greeting) + 1];
+    (void)!recv(fd, bytes, sizeof(bytes), MSG_WAITALL);
+}
+
+static void await_close(int fd)
+{
+    uint8_t bytes[256];
+    while (recv(fd, bytes, sizeof(bytes), 0) > 0)
+        ;
+    ck_assert_msg(errno != EAGAIN, "the hub did not close the connection");
+}
+
+MF_TEST(connection_waves, .rows = MF_ARRAY_LEN(waves))
+{
+    static uint8_t bytes[MIB];
+    int fds[N_PER_WAVE];
+    start(NULL);
+    check_served("before");
+    long idle_kib = memory_kib("VmRSS");
+    fill_wave(_i, bytes);
+    for (int wave = 0; wave < N_WAVES; wave++) {
+        for (int k = 0; k < N_PER_WAVE; k++)
+            fds[k] = open_peer();
+        for (int k = 0; k < N_PER_WAVE; k++)
+            await_ready(fds[k]);
+        for (int k = 0; k < N_PER_WAVE; k++)
+            (void)!send(fds[k], bytes, waves[_i].size, MSG_NOSIGNAL | MSG_DONTWAIT);
+        for (int k = 0; k < N_PER_WAVE; k++) {
+            errno = 0;
+            if (waves[_i].closes)
+                await_close(fds[k]);
+            (void)close(fds[k]);
+        }
+    }
+    check_served("after");
+    check_growth(waves[_i].name, idle_kib);
     (void)zmq_ctx_term(zmq);
 }
 

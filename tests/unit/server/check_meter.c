@@ -26,6 +26,9 @@ static const struct {
     {"\2\0\0\0\0\0\0\0\3abc", 12, COST + 3, 0},  /* a long frame may be short */
     {"\2\0\0\0\0\0\0\x03\xe8", 9, COST, 0},      /* as long as a frame may be */
     {"\2\0\0\0\0\0\0\x03\xe9", 9, COST, -EMSGSIZE},
+    {"\1\0\1\0\1\0\1\0\1\0\1\0\1\0\0\0\1\0", 18, 9 * COST, 0}, /* a message of eight frames, then another */
+    {"\1\0\1\0\1\0\1\0\1\0\1\0\1\0\1\0\0\0", 18, 8 * COST, -E2BIG},
+    {"\1\0\1\0\1\0\4\0\1\0\1\0\1\0\1\0\1\0", 18, 9 * COST, -E2BIG}, /* a command ends no message */
     {"\3\xff\xff\xff\xff\xff\xff\xff\xff", 9, COST, -EMSGSIZE},
 };
 
