@@ -92,12 +92,13 @@ static const struct {
     const char *spec, *statuses[5];
 } probes[] = {
     {"{}", {"ok", "ok", "ok", "ok", "ok"}},
-    {"{\"faults\":[{\"match\":\"a3\",\"fault\":\"crash\"}]}", {"ok", "ok", "crash", "ok", "ok"}},
-    {"{\"faults\":[{\"match\":\"a1\",\"fault\":\"exit\"}]}", {"crash", "ok", "ok", "ok", "ok"}},
-    {"{\"faults\":[{\"match\":\"a5\",\"fault\":\"abort\"}]}", {"ok", "ok", "ok", "ok", "crash"}},
-    {"{\"faults\":[{\"match\":\"a2\",\"fault\":\"hang\"}]}", {"ok", "hang", "ok", "ok", "ok"}},
-    {"{\"faults\":[{\"match\":\"a?\",\"fault\":\"crash\"}]}", {"crash", "crash", "crash", "crash", "crash"}},
-    {"{\"faults\":[{\"match\":\"a4\",\"fault\":\"nan\"}]}", {"ok", "ok", "ok", "wrong", "ok"}},
+    {"{\"faults\":[{\"match\":\"sim_sort_m64\",\"fault\":\"crash\"}]}", {"ok", "ok", "crash", "ok", "ok"}},
+    {"{\"faults\":[{\"match\":\"sim_sort_m16\",\"fault\":\"exit\"}]}", {"crash", "ok", "ok", "ok", "ok"}},
+    {"{\"faults\":[{\"match\":\"sim_sort_m256\",\"fault\":\"abort\"}]}", {"ok", "ok", "ok", "ok", "crash"}},
+    {"{\"faults\":[{\"match\":\"sim_sort_m32\",\"fault\":\"hang\"}]}", {"ok", "hang", "ok", "ok", "ok"}},
+    {"{\"faults\":[{\"match\":\"sim_sort_*\",\"fault\":\"crash\"}]}",
+     {"crash", "crash", "crash", "crash", "crash"}},
+    {"{\"faults\":[{\"match\":\"sim_sort_m128\",\"fault\":\"nan\"}]}", {"ok", "ok", "ok", "wrong", "ok"}},
 };
 /* clang-format on */
 
@@ -116,7 +117,7 @@ MF_TEST(sends_one_result_per_step, .rows = MF_ARRAY_LEN(probes))
 MF_TEST(logs_recovery_time)
 {
     log_begin();
-    join("{\"faults\":[{\"match\":\"a3\",\"fault\":\"crash\"}]}");
+    join("{\"faults\":[{\"match\":\"sim_sort_m64\",\"fault\":\"crash\"}]}");
     give_probe(9, five, 5);
     expect_probe(5, (const char *const[]){"ok", "ok", "crash", "ok", "ok"});
     log_end();
@@ -192,21 +193,22 @@ MF_TEST(repeats_a_lost_ready)
     ck_assert_int_le(n_ready, 3);
 }
 
+#define RACE_STEP(name, block_m)                                                                            \
+    "{\"name\":\"" name "\",\"family\":\"sim\",\"stage\":\"move\",\"covers\":\"sort\",\"block_m\":" block_m \
+    ",\"ksplit\":0,\"needs\":[\"topk/index/none/token\"],\"gives\":[\"sorted/index/none/sorted." block_m    \
+    "\"],\"workspace\":0,\"flops\":0,\"bytes\":1000,\"reorder_tolerance\":0}"
+
 MF_TEST(runs_a_race)
 {
-    join("{}");
+    join("{\"times\":[{\"match\":\"sim_sort_m32\",\"factor\":9}]}");
     tell(MF_MESSAGE_UNIT, "{\"unit\":4,\"attempt\":1,\"epoch\":3,\"kind\":\"race\",\"shape\":\"" SHAPE
                           "\",\"options\":{\"seed\":1},"
                           "\"plan\":{\"rounds\":[{\"rounds\":6,\"keep\":2},{\"rounds\":6,\"keep\":2}],"
                           "\"fresh\":5,\"alpha\":0.05},\"pipelines\":["
-                          "{\"id\":1,\"forecast_us\":10,\"steps\":[{\"name\":\"p1\",\"family\":\"sim\","
-                          "\"stage\":\"move\",\"covers\":\"sort\","
-                          "\"block_m\":32,\"ksplit\":0,\"needs\":[],\"gives\":[],\"workspace\":0,\"flops\":0,"
-                          "\"bytes\":1e9,\"reorder_tolerance\":0}]},"
-                          "{\"id\":2,\"forecast_us\":10,\"steps\":[{\"name\":\"p2\",\"family\":\"sim\","
-                          "\"stage\":\"move\",\"covers\":\"sort\","
-                          "\"block_m\":32,\"ksplit\":0,\"needs\":[],\"gives\":[],\"workspace\":0,\"flops\":0,"
-                          "\"bytes\":9e9,\"reorder_tolerance\":0}]}]}");
+                          "{\"id\":1,\"forecast_us\":10,\"steps\":[" RACE_STEP(
+                              "sim_sort_m16", "16") "]},"
+                                                    "{\"id\":2,\"forecast_us\":10,\"steps\":[" RACE_STEP(
+                                                        "sim_sort_m32", "32") "]}]}");
     skip(MF_MESSAGE_READY);
     for (int i = 1; i <= 2; i++) {
         _cleanup_(cJSON_Deletep) cJSON *result = expect(MF_MESSAGE_RESULT);

@@ -455,6 +455,88 @@ MF_TEST(enumerates_and_probes)
     remove_spec();
 }
 
+/* Returns the result of the step or pipeline in a unit with one of them, after its end. */
+static cJSON *result_of(struct mf_runner_pool *c, const cJSON *unit)
+{
+    cJSON *result = NULL;
+    ck_assert_int_eq(mf_runner_pool_send(c, unit), 0);
+    for (;;) {
+        _cleanup_(cJSON_Deletep) cJSON *m = next_message(c);
+        if (strcmp(mf_channel_op(m), "end") == 0)
+            return result;
+        ck_assert_msg(strcmp(mf_channel_op(m), "error") != 0, "%s",
+                      cJSON_GetObjectItem(m, "reason")->valuestring);
+        if (strcmp(mf_channel_op(m), "result") == 0 && !result)
+            result = MF_TAKE(m);
+    }
+}
+
+/* clang-format off */
+static const struct {
+    const char *field, *value;
+    const char *reason; /* NULL: the runner uses its own value */
+} lies[] = {
+    {"flops",             "1e24", NULL},
+    {"bytes",             "1e18", NULL},
+    {"saved",             "1e18", NULL},
+    {"reorder_tolerance", "1",    NULL},
+    {"workspace", "4096", "the step's description differs from this worker's: workspace 4096, here 0"},
+    {"block_m",   "8",    "the step's description differs from this worker's: block_m 8, here 16"},
+    {"ksplit",    "2",    "the step's description differs from this worker's: ksplit 2, here 0"},
+    {"covers",    "\"quant2\"",
+     "the step's description differs from this worker's: covers quant2, here sort"},
+    {"needs",     "[]",   "the step's description differs from this worker's: number of inputs 0, here 1"},
+    {"gives",     "[]",   "the step's description differs from this worker's: number of outputs 0, here 1"},
+    {"gives",     "[\"sorted/index/none/sorted.8\"]",
+     "the step's description differs from this worker's: gives sorted/index/none/sorted.8, here "
+     "sorted/index/none/sorted.16"},
+    {"needs",     "[\"x/bf16/none/token\"]",
+     "the step's description differs from this worker's: needs x/bf16/none/token, here "
+     "topk/index/none/token"},
+    {"name",      "\"sim_sort_m17\"", "this worker's family sim does not offer the step for this shape"},
+    {"family",    "\"other\"",        "this runner has no family other"},
+};
+/* clang-format on */
+
+/* Another worker enumerated the steps of a unit. A runner runs a step only by its own description. */
+MF_TEST(refuses_a_false_description, .rows = MF_ARRAY_LEN(lies) * 2)
+{
+    bool race = _i % 2;
+    const char *field = lies[_i / 2].field, *reason = lies[_i / 2].reason;
+    struct mf_runner_pool *c = start_pool("{}", false);
+    int n_rejections;
+    expect_ready(c);
+    _cleanup_(cJSON_Deletep) cJSON *steps = enumerate(c, &n_rejections);
+    cJSON *step = cJSON_GetArrayItem(steps, 0);
+    double us = 0;
+    ck_assert_str_eq(cJSON_GetObjectItem(step, "name")->valuestring, "sim_sort_m16");
+    for (int honest = 1; honest >= 0; honest--) {
+        if (!honest) {
+            cJSON_DeleteItemFromObject(step, field);
+            cJSON_AddItemToObject(step, field, cJSON_Parse(lies[_i / 2].value));
+        }
+        _cleanup_(cJSON_Deletep) cJSON *unit =
+            cJSON_Parse(race ? "{\"op\":\"unit\",\"kind\":\"race\",\"shape\":\"" SHAPE_TEXT
+                               "\",\"options\":{\"seed\":7},\"plan\":{\"rounds\":[{\"rounds\":2,\"keep\":1}],"
+                               "\"fresh\":3,\"alpha\":0.05},\"pipelines\":[{\"id\":9,\"forecast_us\":10}]}"
+                             : "{\"op\":\"unit\",\"kind\":\"probe\",\"shape\":\"" SHAPE_TEXT
+                               "\",\"options\":{\"seed\":7}}");
+        cJSON *to = race ? cJSON_GetArrayItem(cJSON_GetObjectItem(unit, "pipelines"), 0) : unit;
+        cJSON_AddItemToArray(cJSON_AddArrayToObject(to, "steps"), cJSON_Duplicate(step, true));
+        _cleanup_(cJSON_Deletep) cJSON *result = result_of(c, unit);
+        ck_assert_str_eq(cJSON_GetObjectItem(result, "status")->valuestring,
+                         honest || !reason ? "ok" : "unsupported");
+        const char *given = cJSON_GetObjectItem(result, "reason")->valuestring;
+        if (honest)
+            us = cJSON_GetObjectItem(result, "us")->valuedouble;
+        else if (!reason) /* the simulated time depends on flops and bytes */
+            ck_assert_double_eq(cJSON_GetObjectItem(result, "us")->valuedouble, us);
+        ck_assert_msg(honest || !reason || strstr(given, reason), "%s", given);
+    }
+    mf_runner_pool_free(c);
+    remove_spec();
+}
+
 /* The samples of a step do not depend on the runner or on the steps that it ran before. */
 MF_TEST(gives_reproducible_samples)
 {

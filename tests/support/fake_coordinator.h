@@ -303,18 +303,19 @@ static void probe(char *text, size_t cap, int unit, const char *const *names, in
                       "\",\"options\":{\"seed\":1,\"time_cap_ms\":%d},\"steps\":[",
                       unit, time_cap_ms);
     for (int i = 0; i < n; i++)
-        at += snprintf(
-            text + at, cap - (size_t)at,
-            "%s{\"id\":%d,\"name\":\"%s\",\"family\":\"sim\",\"stage\":\"move\",\"covers\":\"sort\",\"block_"
-            "m\":32,"
-            "\"ksplit\":0,\"needs\":[\"topk/index/none/token\"],\"gives\":[\"sorted/index/none/sorted.32\"],"
-            "\"workspace\":0,\"flops\":0,\"bytes\":1000,\"reorder_tolerance\":0}",
-            i ? "," : "", i + 1, names[i]);
+        at +=
+            snprintf(text + at, cap - (size_t)at,
+                     "%s{\"id\":%d,\"name\":\"%s\",\"family\":\"sim\",\"stage\":\"move\",\"covers\":\"sort\","
+                     "\"block_m\":%s,\"ksplit\":0,\"needs\":[\"topk/index/none/token\"],"
+                     "\"gives\":[\"sorted/index/none/sorted.%s\"],"
+                     "\"workspace\":0,\"flops\":0,\"bytes\":1000,\"reorder_tolerance\":0}",
+                     i ? "," : "", i + 1, names[i], strrchr(names[i], 'm') + 1, strrchr(names[i], 'm') + 1);
     ck_assert_int_lt(at, (int)cap - 4);
     (void)snprintf(text + at, cap - (size_t)at, "]}");
 }
 
-static const char *const five[] = {"a1", "a2", "a3", "a4", "a5"};
+static const char *const five[] = {"sim_sort_m16", "sim_sort_m32", "sim_sort_m64", "sim_sort_m128",
+                                   "sim_sort_m256"};
 
 static void give_probe(int unit, const char *const *names, int n)
 {

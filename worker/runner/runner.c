@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -32,6 +33,7 @@
 #    include "worker/runner/sim_unit.h"
 #endif
 #include "worker/runner/offer_message.h"
+#include "worker/runner/own_steps.h"
 #include "worker/sandbox/sandbox.h"
 
 #define STEPS_MAX 65536
@@ -57,6 +59,7 @@ struct runner {
     struct mf_runner_plugins plugins;
     const struct mf_family *extra_families[MF_RUNNER_FOREIGN_MAX + MF_PLUGINS_MAX];
     struct mf_family_set extra;
+    struct mf_own_steps own_steps;
     struct {
         int64_t retry_at_ms; /* 0: no shape was too large */
         struct mf_shape shape;
@@ -71,13 +74,13 @@ struct request {
     const cJSON *best;
     struct mf_probe_step *steps;
     struct mf_race_entry *entries;
-    size_t n;
+    size_t n, n_dropped; /* dropped items follow the first n; they do not run */
     struct mf_race_plan plan;
 };
 
 static void request_release(struct request *q)
 {
-    for (size_t i = 0; q->entries && i < q->n; i++)
+    for (size_t i = 0; q->entries && i < q->n + q->n_dropped; i++)
         free((void *)q->entries[i].steps);
     free(q->entries);
     free(q->steps);
@@ -269,6 +272,18 @@ static int offer_reject(struct mf_offer *o, const char *family, const char *kern
     return m ? mf_channel_send_many(((struct offer *)o)->channel, m) : -ENOMEM;
 }
 
+/* Enumerates a family of this runner. A family of a shared object enumerates in a child process. */
+static int enumerate_family(void *context, const struct mf_family *f, const struct mf_shape *shape,
+                            struct mf_offer *offer)
+{
+    const struct runner *r = context;
+    for (size_t i = 0; i < r->plugins.loaded.n; i++) {
+        if (r->plugins.loaded.families[i] == f)
+            return mf_runner_plugin_enumerate(f, &r->device->info, shape, offer);
+    }
+    return mf_family_enumerate(f, &r->device->info, shape, offer);
+}
+
 static int parse_shape(const cJSON *message, struct mf_shape *ret)
 {
     const char *text;
@@ -287,12 +302,8 @@ static int enumerate(struct runner *r, const cJSON *message)
     const char *only = r->options->families && r->options->families[0] ? r->options->families : NULL;
     int x = mf_enumerate(&r->device->info, &shape, only, &o.offer);
     for (size_t i = 0; x >= 0 && i < r->extra.n; i++) {
-        const struct mf_family *f = r->extra.families[i];
-        if (!is_listed(only, f->name))
-            continue;
-        bool foreign = i < (size_t)r->options->n_foreign;
-        x = foreign ? mf_family_enumerate(f, &r->device->info, &shape, &o.offer)
-                    : mf_runner_plugin_enumerate(f, &r->device->info, &shape, &o.offer);
+        if (is_listed(only, r->extra.families[i]->name))
+            x = enumerate_family(r, r->extra.families[i], &shape, &o.offer);
     }
     if (x >= 0)
         x = mf_runner_plugins_offer_rejections(&r->plugins, &o.offer);
@@ -434,6 +445,83 @@ static int run_request(struct runner *r, const struct request *q, char *why, siz
                                          (void *)q->best, sink);
 }
 
+/* ---- descriptions of steps ---- */
+
+/* Replaces a step's description by this runner's own. Returns 1 with the reason if it has no such step. */
+static int replace_step(struct runner *r, const struct mf_shape *shape, struct mf_step *step,
+                        char why[MF_REASON_MAX])
+{
+    const struct mf_family *f = mf_family_set_find(&r->extra, r->device->ops->kind, step->family);
+    if (f)
+        return mf_own_steps_replace(&r->own_steps, shape, f, step, why);
+    mf_format(why, MF_REASON_MAX, "this runner has no family %s", step->family);
+    return 1;
+}
+
+static int refuse(struct runner *r, const struct request *q, int64_t id, const char *why)
+{
+    struct mf_sink *sink = &r->sink.sink;
+    struct mf_unit_result result = {.id = id,
+                                    .is_pipeline = q->entries != NULL,
+                                    .status = MF_STATUS_UNSUPPORTED,
+                                    .us = NAN,
+                                    .mad = NAN,
+                                    .err = NAN,
+                                    .row_err = NAN,
+                                    .row_limit = NAN,
+                                    .canary = NAN,
+                                    .mode = ""};
+    (void)mf_copy(result.reason, sizeof(result.reason), why);
+    int x = sink->begin(sink, id, result.is_pipeline, q->options.time_cap_ms);
+    return x < 0 ? x : sink->result(sink, &result);
+}
+
+static int replace_entry(struct runner *r, const struct mf_shape *shape, const struct mf_race_entry *entry,
+                         char why[MF_REASON_MAX])
+{
+    struct mf_step *steps = (struct mf_step *)entry->steps;
+    char reason[MF_REASON_MAX];
+    int x = 0;
+    for (size_t i = 0; i < entry->n_steps && x == 0; i++) {
+        x = replace_step(r, shape, &steps[i], reason);
+        if (x > 0)
+            mf_format(why, MF_REASON_MAX, "%s: %s", steps[i].name, reason);
+    }
+    return x;
+}
+
+/* Moves item `from` to `to`. The item at `to` is kept at `from`, to be freed with the request. */
+static void keep(struct request *q, size_t to, size_t from)
+{
+    if (q->entries) {
+        const struct mf_race_entry entry = q->entries[to];
+        q->entries[to] = q->entries[from];
+        q->entries[from] = entry;
+    } else {
+        q->steps[to] = q->steps[from];
+    }
+}
+
+/* Replaces the descriptions of all steps by this runner's own. Reports the steps and pipelines for which this
+ * is not possible and removes them from the request. */
+static int replace_steps(struct runner *r, struct request *q)
+{
+    size_t n = 0;
+    int x = 0;
+    for (size_t i = 0; i < q->n && x >= 0; i++) {
+        char why[MF_REASON_MAX] = "";
+        x = q->entries ? replace_entry(r, &q->shape, &q->entries[i], why)
+                       : replace_step(r, &q->shape, &q->steps[i].step, why);
+        if (x > 0)
+            x = refuse(r, q, q->entries ? q->entries[i].id : q->steps[i].id, why);
+        else if (x == 0)
+            keep(q, n++, i);
+    }
+    q->n_dropped = q->n - n;
+    q->n = n;
+    return x;
+}
+
 static int run_unit(struct runner *r, const cJSON *unit)
 {
     const char *kind = "", *field = "kind";
@@ -445,7 +533,9 @@ static int run_unit(struct runner *r, const cJSON *unit)
         parse_request(unit, kind, &q, &field) < 0)
         return send_error(r, MF_STATUS_UNSUPPORTED, "unit: %s missing or invalid", field);
     char why[MF_REASON_MAX] = "";
-    int x = run_request(r, &q, why, sizeof(why));
+    int x = replace_steps(r, &q);
+    if (x >= 0 && (q.n > 0 || q.n_dropped == 0))
+        x = run_request(r, &q, why, sizeof(why));
     if (x == -EPIPE || r->channel.eof)
         return x;
     if (x < 0)
@@ -653,12 +743,14 @@ int mf_runner_main(const struct mf_runner_options *o)
         (void)setrlimit(RLIMIT_AS, &limit);
     }
     r.extra.families = r.extra_families;
+    r.own_steps = (struct mf_own_steps){.enumerate = enumerate_family, .context = &r};
     install_signal_handlers((int)fd);
     mf_channel_init(&r.channel, (int)fd);
     mf_runner_memfd_store_init(&r.memfd_store, &r.channel, o->keep_bytes);
     mf_runner_sink_init(&r.sink, &r.channel);
     int x = run(&r);
     mf_session_free(r.session);
+    mf_own_steps_release(&r.own_steps);
     for (int i = 0; i < o->n_foreign; i++)
         mf_foreign_free(r.foreign[i]);
     mf_device_close(r.device);
