@@ -33,11 +33,11 @@ finish() {
 }
 end_with finish
 
-# Waits until the file is not empty. Fails if the process that writes it ends first.
-await_line() {
-    local file=$1 pid=$2 i
+# Waits until the file contains the text. Fails if the process that writes it ends first.
+await_text() {
+    local file=$1 text=$2 pid=$3 i
     for i in $(seq 200); do
-        [ -s "$file" ] && return 0
+        grep -qs "$text" "$file" && return 0
         kill -0 "$pid" 2>/dev/null || return 1
         sleep 0.1
     done
@@ -53,13 +53,15 @@ print_step "start moefarmd and one worker, state in $state"
 "$build/server/moefarmd" --state "$state/farm" --http "127.0.0.1:$port" --hub 127.0.0.1:0 \
     --port-file "$state/ports" >"$state/moefarmd.log" 2>&1 &
 pids+=($!)
-await_line "$state/ports" "${pids[0]}" || { echo "demo: moefarmd did not start" >&2; exit 1; }
+await_text "$state/ports" . "${pids[0]}" || { echo "demo: moefarmd did not start" >&2; exit 1; }
 http=$(sed -n 's/^http[= ]//p' "$state/ports")
 hub=$(sed -n 's/^hub[= ]//p' "$state/ports")
 export MOEFARM_URL=http://127.0.0.1:$http
 "$build/worker/moefarm-worker" --coordinator "tcp://127.0.0.1:$hub" --device cpu:0 --name demo \
     --spool "$state/spool" >"$state/worker.log" 2>&1 &
 pids+=($!)
+await_text "$state/worker.log" "joined the farm" "${pids[1]}" ||
+    { echo "demo: the worker did not start" >&2; exit 1; }
 moefarm=$build/cli/moefarm
 echo "status page: $MOEFARM_URL/"
 

@@ -2,6 +2,7 @@
 #include "support/shipped.h"
 #include "support/table_columns.h"
 
+#include "common/base/text.h"
 #include "common/table/table.h"
 
 #include <errno.h>
@@ -11,6 +12,19 @@
 #include <time.h>
 
 /* Every shipped table is read without losing a row. Its only problems are those in the two lists below. */
+/* The shapes of examples/ have no problem, so that make demo and make bench-gpu can submit them. */
+static const char *const examples[] = {"qwen3_untuned_fmoe.csv", "h200.csv", "formats.csv"};
+
+MF_TEST(test_examples, .rows = MF_ARRAY_LEN(examples))
+{
+    _cleanup_(mf_table_freep) struct mf_table *t = NULL;
+    char path[512], why[MF_REASON_MAX];
+    mf_format(path, sizeof(path), MF_SOURCE_DIR "/examples/%s", examples[_i]);
+    ck_assert_msg(mf_table_file_read(path, &t, why) == 0, "%s", why);
+    ck_assert_uint_gt(t->n_rows, 20);
+    ck_assert_msg(t->n_problems == 0, "%s", t->n_problems ? t->problems[0].reason : "");
+}
+
 MF_TEST(test_shipped, .rows = MF_ARRAY_LEN(shipped))
 {
     const struct shipped *s = &shipped[_i];
