@@ -17,9 +17,10 @@ struct mf_http {
     const char *ca;
     char curl_text[CURL_ERROR_SIZE];
     char error[CURL_ERROR_SIZE + 256];
-    struct mf_http_reply *reply; /* reply to the current request */
+    struct mf_http_reply *reply; /* reply to the current request; NULL for streams */
     struct mf_sse *sse;          /* parser of the current stream; NULL for other requests */
     mf_http_tick_fn tick;
+    size_t headers_len; /* length of the current reply's headers so far */
     int callback_error;
     long request_ms;
 };
@@ -62,11 +63,23 @@ static bool header_value(const char *line, size_t len, const char *name, char *r
     return true;
 }
 
+static bool headers_too_long(const struct mf_http *h)
+{
+    return h->headers_len > MF_HTTP_HEADERS_MAX;
+}
+
 static size_t on_header(char *bytes, size_t size, size_t n, void *context)
 {
     struct mf_http *h = context;
     char value[96];
 
+    h->headers_len += size * n;
+    if (headers_too_long(h)) {
+        h->callback_error = -EMSGSIZE;
+        return 0;
+    }
+    if (!h->reply)
+        return size * n;
     if (header_value(bytes, size * n, "Moefarm-Left-Out:", value, sizeof(value)))
         (void)mf_parse_i64(value, 0, INT64_MAX, &h->reply->left_out);
     if (header_value(bytes, size * n, "Moefarm-Release:", value, sizeof(value)))
@@ -182,9 +195,12 @@ static void prepare(struct mf_http *h, const char *url)
     curl_easy_reset(h->curl);
     h->curl_text[0] = h->error[0] = '\0';
     h->callback_error = 0;
+    h->headers_len = 0;
     curl_easy_setopt(h->curl, CURLOPT_URL, url);
     curl_easy_setopt(h->curl, CURLOPT_ERRORBUFFER, h->curl_text);
     curl_easy_setopt(h->curl, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(h->curl, CURLOPT_HEADERFUNCTION, on_header);
+    curl_easy_setopt(h->curl, CURLOPT_HEADERDATA, h);
     curl_easy_setopt(h->curl, CURLOPT_PROTOCOLS_STR, "http,https");
     /* Connect directly, because the proxies in the environment are for other hosts */
     curl_easy_setopt(h->curl, CURLOPT_PROXY, "");
@@ -195,12 +211,21 @@ static void prepare(struct mf_http *h, const char *url)
         curl_easy_setopt(h->curl, CURLOPT_CAINFO, h->ca);
 }
 
+static int refuse_headers(struct mf_http *h, const char *or_else)
+{
+    mf_format(h->error, sizeof(h->error), "%s: the headers of the reply exceed the limit of %u KiB%s",
+              h->url.data, MF_HTTP_HEADERS_MAX >> 10, or_else);
+    return -EMSGSIZE;
+}
+
 /* Handles a request that a callback has stopped: sets the message and returns the error. */
 static int stopped(struct mf_http *h)
 {
     int r = h->callback_error;
     const char *url = h->url.data;
 
+    if (headers_too_long(h))
+        return refuse_headers(h, "");
     if (r == -ENOMEM)
         mf_format(h->error, sizeof(h->error), "%s: out of memory", url);
     else if (h->sse && r == -EMSGSIZE)
@@ -233,8 +258,8 @@ static int perform(struct mf_http *h)
         return -ECONNREFUSED;
     case CURLE_OPERATION_TIMEDOUT:
         return -ETIMEDOUT;
-    case CURLE_OUT_OF_MEMORY:
-        return -ENOMEM;
+    case CURLE_OUT_OF_MEMORY: /* also for a header line of more than 100 KiB */
+        return refuse_headers(h, ", or memory ran out");
     default:
         return -EIO;
     }
@@ -275,8 +300,6 @@ int mf_http_send(struct mf_http *h, const struct mf_http_request *q, struct mf_h
     curl_easy_setopt(h->curl, CURLOPT_TIMEOUT_MS, h->request_ms);
     curl_easy_setopt(h->curl, CURLOPT_WRITEFUNCTION, on_body);
     curl_easy_setopt(h->curl, CURLOPT_WRITEDATA, h);
-    curl_easy_setopt(h->curl, CURLOPT_HEADERFUNCTION, on_header);
-    curl_easy_setopt(h->curl, CURLOPT_HEADERDATA, h);
     if (q->method) {
         curl_easy_setopt(h->curl, CURLOPT_POST, 1L);
         curl_easy_setopt(h->curl, CURLOPT_CUSTOMREQUEST, q->method);
@@ -315,6 +338,7 @@ int mf_http_stream(struct mf_http *h, const char *path, struct mf_sse *sse, mf_h
     if (mf_buf_adds(&url, h->url.data) < 0 || mf_buf_adds(&url, path) < 0)
         return mf_buf_error(&url);
     prepare(h, url.data);
+    h->reply = NULL;
     h->sse = sse;
     h->tick = tick;
     mf_sse_restart(sse);

@@ -13,10 +13,12 @@
 #include "common/net/sse.h"
 
 /* maximum size of a reply in bytes, enough for the table of a large fleet */
-#define MF_HTTP_REPLY_MAX  (256u << 20)
-#define MF_HTTP_CONNECT_MS 5000L
-#define MF_HTTP_REQUEST_MS 120000L
-#define MF_HTTP_SILENCE_S  60L /* a stream without data for this long is considered dead */
+#define MF_HTTP_REPLY_MAX (256u << 20)
+/* maximum size of the headers of a reply in bytes; below the length at which libcurl refuses a header line */
+#define MF_HTTP_HEADERS_MAX (64u << 10)
+#define MF_HTTP_CONNECT_MS  5000L
+#define MF_HTTP_REQUEST_MS  120000L
+#define MF_HTTP_SILENCE_S   60L /* a stream without data for this long is considered dead */
 
 struct mf_http;
 
@@ -55,8 +57,8 @@ struct mf_http *mf_http_free(struct mf_http *h);
 MF_DEFINE_CLEANUP(struct mf_http *, mf_http_free);
 
 /* Sends a request and waits for the reply. Returns 0 on any HTTP status. -ECONNREFUSED: no connection;
- * -ETIMEDOUT: the time limit has passed; -EMSGSIZE: the reply is over the size limit; -EIO: the connection
- * was lost. mf_http_error() returns the message. */
+ * -ETIMEDOUT: the time limit has passed; -EMSGSIZE: the reply or its headers are over the size limit;
+ * -EIO: the connection was lost. mf_http_error() returns the message. */
 int mf_http_send(struct mf_http *h, const struct mf_http_request *q, struct mf_http_reply *ret);
 
 /* Reads an event stream until the stream ends. If sse->last_id is set, starts after the event with this id.

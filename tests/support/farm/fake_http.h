@@ -64,9 +64,11 @@ static inline void fake_send_head(int fd, const struct fake_answer *a)
 {
     char head[512], hash[MF_SHA256_TEXT_MAX];
 
-    (void)snprintf(head, sizeof(head), "HTTP/1.1 %d X\r\nContent-Type: %s\r\nConnection: close\r\n%s",
-                   a->status, a->type ? a->type : "application/json", a->headers ? a->headers : "");
+    (void)snprintf(head, sizeof(head), "HTTP/1.1 %d X\r\nContent-Type: %s\r\nConnection: close\r\n",
+                   a->status, a->type ? a->type : "application/json");
     fake_send(fd, head, strlen(head));
+    if (a->headers)
+        fake_send(fd, a->headers, strlen(a->headers));
     if (a->no_etag || !a->type || strcmp(a->type, "text/csv") != 0)
         return;
     mf_sha256_print(a->body, strlen(a->body), hash);

@@ -625,6 +625,48 @@ MF_TEST(long_reply_is_refused)
     assert_says(mf_http_error(h), ": the reply exceeds the limit of 8 bytes");
 }
 
+/* Headers of a reply: one line, repeated, each with a value of `len` bytes. */
+static const struct {
+    size_t len, times;
+    bool stream;
+} long_headers[] = {{200 << 10, 1, false}, {200 << 10, 1, true}, {100, 10000, false}, {100, 10000, true}};
+
+static int no_event(void *context, const char *kind, const char *data)
+{
+    (void)context, (void)kind, (void)data;
+    return 0;
+}
+
+static int no_tick(void *context)
+{
+    (void)context;
+    return 0;
+}
+
+MF_TEST(long_headers_are_refused, .rows = MF_ARRAY_LEN(long_headers))
+{
+    _cleanup_(mf_buf_release) struct mf_buf headers;
+    _cleanup_(mf_http_freep) struct mf_http *h = NULL;
+    _cleanup_(mf_http_reply_release) struct mf_http_reply reply;
+    _cleanup_(mf_sse_release) struct mf_sse sse;
+    long status;
+
+    mf_buf_init(&headers, 4u << 20);
+    for (size_t i = 0; i < long_headers[_i].times; i++)
+        ck_assert_int_eq(mf_buf_addf(&headers, "X: %0*d\r\n", (int)long_headers[_i].len, 0), 0);
+    const struct fake_answer answers[] = {
+        {.request = "GET /", .status = 200, .body = "{}", .headers = headers.data}};
+    fake_http_start(&server, answers, 1);
+    ck_assert_int_eq(mf_http_new(server.url, &(struct mf_http_access){.token = "", .ca = ""}, &h), 0);
+    mf_http_reply_init(&reply);
+    mf_sse_init(&sse, no_event, NULL);
+    ck_assert_int_eq(long_headers[_i].stream
+                         ? mf_http_stream(h, "/", &sse, no_tick, &status)
+                         : mf_http_send(h, &(struct mf_http_request){.path = "/"}, &reply),
+                     -EMSGSIZE);
+    assert_says(mf_http_error(h), ": the headers of the reply exceed the limit of ");
+}
+
 /* On Ctrl-C, the program prints that the batch continues, and then SIGINT ends it. */
 MF_TEST(watch_interrupted)
 {
