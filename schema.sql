@@ -148,7 +148,10 @@ CREATE TABLE enumeration (              -- the steps that a class offers for a s
     shape       INTEGER NOT NULL REFERENCES shape,
     revision    TEXT NOT NULL,
     complete    INTEGER NOT NULL DEFAULT 0 CHECK (complete IN (0, 1)),
-    UNIQUE (class, shape, revision)
+    worker      INTEGER REFERENCES worker, -- the worker that lists the steps; NULL: none yet, or not known
+    -- own id: its worker was quarantined or its key revoked, so later tasks enumerate again; 0: in use
+    dropped     INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (class, shape, revision, dropped)
 ) STRICT;
 
 CREATE TABLE step (

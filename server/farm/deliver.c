@@ -438,7 +438,9 @@ static int add_list(struct mf_farm *f, const struct mf_slot *slot, int64_t enume
 static int handle_enumerate(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l,
                             struct mf_result_message *m, const char **ret_why)
 {
-    int r = add_list(f, slot, l->task->enumeration, m, ret_why);
+    int r = mf_store_enumeration_begin(f->store, l->task->enumeration, slot->id);
+    if (r == 0)
+        r = add_list(f, slot, l->task->enumeration, m, ret_why);
     if (r == 0)
         r = acknowledge(slot, m);
     return r == 0 && m->last ? end_enumerate(f, l, m) : r;

@@ -1,4 +1,5 @@
 #include "server/store/store_access.h"
+#include "server/store/store_batch.h"
 #include "server/store/store_json.h"
 
 #include "common/base/cleanup.h"
@@ -146,7 +147,8 @@ int mf_store_key_revoke(struct mf_store *s, int64_t id, int64_t now_ms, uint8_t 
     size_t len;
     int r = mf_sql_first(s,
                          "UPDATE worker_key SET revoked_ms = ? WHERE id = ? AND revoked_ms IS NULL"
-                         " RETURNING public_key",
+                         " RETURNING public_key,"
+                         " coalesce((SELECT w.id FROM worker w WHERE w.name = worker_key.worker), 0)",
                          &q, "ii", now_ms, id);
     if (r <= 0)
         return r < 0 ? r : -ENOENT;
@@ -154,7 +156,7 @@ int mf_store_key_revoke(struct mf_store *s, int64_t id, int64_t now_ms, uint8_t 
     if (len != MF_KEY_SIZE)
         return -EBADMSG;
     memcpy(ret_key, key, MF_KEY_SIZE);
-    return 0;
+    return mf_store_enumerations_drop(s, mf_sql_i64(q, 1));
 }
 
 int mf_read_tokens(struct mf_store *s, const struct mf_page *page, struct mf_list *ret)

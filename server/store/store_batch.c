@@ -337,13 +337,34 @@ int mf_store_enumeration(struct mf_store *s, int64_t class, int64_t shape, const
     int r = mf_sql_first(
         s,
         "INSERT INTO enumeration (class, shape, revision) VALUES (?, ?, ?)"
-        " ON CONFLICT (class, shape, revision) DO UPDATE SET shape = shape RETURNING id, complete",
+        " ON CONFLICT (class, shape, revision, dropped) DO UPDATE SET shape = shape RETURNING id, complete",
         &q, "iit", class, shape, revision);
     if (r <= 0)
         return r < 0 ? r : -EIO;
     *ret = mf_sql_i64(q, 0);
     *ret_complete = mf_sql_i64(q, 1) != 0;
     return 0;
+}
+
+int mf_store_enumeration_begin(struct mf_store *s, int64_t enumeration, int64_t worker)
+{
+    int r = mf_sql_run(s,
+                       "UPDATE enumeration SET worker = ?1 WHERE id = ?2 AND complete = 0"
+                       " AND worker IS NOT ?1",
+                       "ii", worker, enumeration);
+    if (r <= 0)
+        return r;
+    r = mf_sql_write(s, "DELETE FROM step WHERE enumeration = ?", "i", enumeration);
+    return r < 0 ? r
+                 : mf_sql_write(s, "DELETE FROM rejection WHERE enumeration = ? AND batch IS NULL", "i",
+                                enumeration);
+}
+
+int mf_store_enumerations_drop(struct mf_store *s, int64_t worker)
+{
+    return mf_sql_write(
+        s, "UPDATE enumeration SET dropped = id WHERE dropped = 0 AND complete = 1 AND worker = ?", "i",
+        worker);
 }
 
 int mf_store_pinned_revision(struct mf_store *s, int64_t batch, int64_t class, char **ret)

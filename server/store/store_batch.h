@@ -101,9 +101,15 @@ int mf_store_tasks_raced(struct mf_store *s, int64_t batch, int64_t class, const
                          struct mf_ids *ret, int64_t *ret_n_pending);
 /* Counts the tasks of the batch that have not ended. */
 int mf_store_open_tasks_count(struct mf_store *s, int64_t batch, int64_t *ret);
-/* Returns the id of an enumeration and whether it is complete; creates it if missing. */
+/* Returns the id of an enumeration and whether it is complete; creates it if missing or dropped. */
 int mf_store_enumeration(struct mf_store *s, int64_t class, int64_t shape, const char *revision, int64_t *ret,
                          bool *ret_complete);
+/* Call before storing a worker's list of an enumeration. If another worker has listed a part of it, deletes
+ * that part, because the worker lists everything again. Does nothing if the enumeration is complete. */
+int mf_store_enumeration_begin(struct mf_store *s, int64_t enumeration, int64_t worker);
+/* Drops all enumerations of a worker that is no longer trusted. Tasks that have begun keep their enumeration;
+ * later tasks enumerate again. */
+int mf_store_enumerations_drop(struct mf_store *s, int64_t worker);
 /* Finds the kernel revision with which the batch's tasks of the class began. Returns 1 and *ret (the caller
  * frees it), or 0 if no task has begun. */
 int mf_store_pinned_revision(struct mf_store *s, int64_t batch, int64_t class, char **ret);

@@ -1,4 +1,5 @@
 #include "server/store/store_worker.h"
+#include "server/store/store_batch.h"
 #include "server/store/store_private.h"
 
 #include "common/base/buf.h"
@@ -132,8 +133,9 @@ int mf_store_workers_live(struct mf_store *s, int64_t *ret)
 
 int mf_store_worker_quarantine(struct mf_store *s, int64_t worker, const char *reason)
 {
-    return mf_sql_write(s, "UPDATE worker SET quarantined = ?, n_undone = 0 WHERE id = ?", "ti", reason,
-                        worker);
+    int r =
+        mf_sql_write(s, "UPDATE worker SET quarantined = ?, n_undone = 0 WHERE id = ?", "ti", reason, worker);
+    return r < 0 || !*reason ? r : mf_store_enumerations_drop(s, worker);
 }
 
 int mf_store_worker_quarantined(struct mf_store *s, int64_t worker, char ret_name[MF_WORKER_NAME_MAX])

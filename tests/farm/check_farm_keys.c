@@ -381,6 +381,53 @@ MF_TEST(refuses_a_revoked_key_at_once)
     farm_stop(&f);
 }
 
+/* Submits a batch and returns the next unit of the worker, which the caller owns. */
+static cJSON *submit_and_await(struct farm *f, struct fake_worker *w, const char *path)
+{
+    int status = 0;
+    _cleanup_(mf_freep) char *receipt =
+        farm_process_http(&f->process, "POST", path, "text/csv", csv, &status);
+    ck_assert_int_eq(status, 201);
+    ck_assert_int_eq(fake_worker_ready(w), 0);
+    cJSON *unit = fake_worker_await(w, MF_MESSAGE_UNIT, LIMIT_MS);
+    ck_assert_ptr_nonnull(unit);
+    return unit;
+}
+
+static const char *kind_of(const cJSON *unit)
+{
+    const char *kind = "";
+    (void)mf_json_text(unit, "kind", &kind);
+    return kind;
+}
+
+/* Tasks that begin after a key was revoked do not use the steps that its worker listed. */
+MF_TEST(steps_of_a_revoked_worker_are_listed_again)
+{
+    struct farm f;
+    struct fake_worker a, b;
+    struct fake_keys of_a, of_b;
+    farm_start(&f);
+    enrol(&f, "a", &of_a);
+    enrol(&f, "b", &of_b);
+    join(&f, "a", &of_a, &a);
+    _cleanup_(cJSON_Deletep) cJSON *first =
+        submit_and_await(&f, &a, "/api/v1/batches?name=t&search=enumerate");
+    ck_assert_str_eq(kind_of(first), "enumerate");
+    ck_assert_int_eq(fake_worker_answer(&a, first), 0);
+    /* while the key is valid, another task uses the list */
+    _cleanup_(cJSON_Deletep) cJSON *second = submit_and_await(&f, &a, "/api/v1/batches?name=u");
+    ck_assert_str_eq(kind_of(second), "probe");
+    post(&f, "/api/v1/batches/2/cancel", 200);
+    post(&f, "/api/v1/keys/1/revoke", 200);
+    join(&f, "b", &of_b, &b);
+    _cleanup_(cJSON_Deletep) cJSON *third = submit_and_await(&f, &b, "/api/v1/batches?name=v");
+    ck_assert_str_eq(kind_of(third), "enumerate");
+    fake_worker_close(&a);
+    fake_worker_close(&b);
+    farm_stop(&f);
+}
+
 /* ---- programs ---- */
 
 static pid_t start_worker(struct farm *f, const char *name, const char *token)

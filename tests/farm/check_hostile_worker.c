@@ -507,6 +507,40 @@ MF_TEST(best_times_need_a_second_worker)
     stop(&f);
 }
 
+/* A worker lists a false step and leaves before the list is complete. The next worker lists all steps. */
+MF_TEST(partial_list_ends_with_its_worker)
+{
+    struct farm f;
+    struct fake_worker hostile, b;
+    char key[FAKE_UNIT_KEY_MAX];
+    start(&f);
+    join(&f, &hostile, "hostile");
+    join(&f, &b, "b");
+    int64_t batch = submit(&f, 1, "");
+    ck_assert_int_eq(fake_worker_ready(&hostile), 0);
+    _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&hostile, MF_MESSAGE_UNIT, LIMIT_MS);
+    fake_unit_key(unit, key);
+    ck_assert_int_eq(
+        fake_worker_send(&hostile, MF_MESSAGE_RESULT,
+                         "{%s,\"seq\":1,\"at_ms\":1,\"status\":\"ok\",\"steps\":[{\"name\":\"sort_m16\","
+                         "\"family\":\"fake\",\"stage\":\"move\",\"covers\":\"sort\",\"block_m\":16,"
+                         "\"ksplit\":0,\"needs\":[],\"gives\":[],\"workspace\":4096,\"flops\":1,"
+                         "\"bytes\":1,\"reorder_tolerance\":0}]}",
+                         key),
+        0);
+    _cleanup_(cJSON_Deletep) cJSON *ack = fake_worker_await(&hostile, MF_MESSAGE_ACK, LIMIT_MS);
+    ck_assert_ptr_nonnull(ack);
+    ck_assert_int_eq(fake_worker_send(&hostile, MF_MESSAGE_BYE, "{}"), 0);
+    finish(&f, &b, batch);
+    ck_assert_double_eq(query_number(&f, "SELECT count(*) FROM step WHERE body ->> '$.workspace' > 0"), 0);
+    ck_assert_double_eq(query_number(&f, "SELECT count(*) FROM step s JOIN kernel k ON k.id = s.kernel"
+                                         " WHERE k.name = 'sort_m16'"),
+                        1);
+    fake_worker_close(&hostile);
+    fake_worker_close(&b);
+    stop(&f);
+}
+
 /* A worker claims first that the model is a real device. Honest workers of the same model name still connect.
  * With one of each, the older worker is trusted; with two honest workers, the majority is. */
 MF_TEST(false_claim_does_not_lock_others_out)

@@ -75,3 +75,20 @@ CREATE TABLE structure_ratio (
     log_spread  REAL NOT NULL,
     PRIMARY KEY (model, structure, batch, worker)
 ) STRICT, WITHOUT ROWID;
+
+-- An enumeration knows its worker, so that the lists of a worker that is no longer trusted are made again.
+CREATE TEMP TABLE old_enumeration AS SELECT id, class, shape, revision, complete FROM enumeration;
+DROP TABLE enumeration;
+CREATE TABLE enumeration (
+    id          INTEGER PRIMARY KEY,
+    class       INTEGER NOT NULL REFERENCES device_class,
+    shape       INTEGER NOT NULL REFERENCES shape,
+    revision    TEXT NOT NULL,
+    complete    INTEGER NOT NULL DEFAULT 0 CHECK (complete IN (0, 1)),
+    worker      INTEGER REFERENCES worker,
+    dropped     INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (class, shape, revision, dropped)
+) STRICT;
+INSERT INTO enumeration (id, class, shape, revision, complete)
+    SELECT id, class, shape, revision, complete FROM old_enumeration;
+DROP TABLE old_enumeration;

@@ -1,4 +1,5 @@
 #include "server/store/schema.h"
+#include "server/store/store_access.h"
 #include "server/store/store_private.h"
 #include "server/store/store_promote.h"
 #include "server/store/store_unit.h"
@@ -262,6 +263,112 @@ static int64_t lease(enum mf_affinity affinity, bool alone, int64_t *ret_attempt
     if (ret_attempt)
         *ret_attempt = row.attempt;
     return r ? row.id : 0;
+}
+
+/* ---- enumerations of untrusted workers ---- */
+
+static int64_t first_enumeration(bool *ret_complete)
+{
+    struct mf_shape shape = {.token = 1, .model_dim = 128, .inter_dim = 128, .expert = 8, .topk = 2};
+    int64_t shape_id, enumeration;
+    ck_assert_int_eq(mf_store_shape(store, &shape, &shape_id), 0);
+    ck_assert_int_eq(mf_store_enumeration(store, slot.class_id, shape_id, "r", &enumeration, ret_complete),
+                     0);
+    return enumeration;
+}
+
+static void add_listed_step(int64_t enumeration, const char *name)
+{
+    struct mf_step step = {.family = "f", .covers = MF_OP_BIT(MF_OP_SORT)};
+    mf_format(step.name, sizeof(step.name), "%s", name);
+    ck_assert_int_ge(mf_store_step_add(store, enumeration, "r", &step, "{}"), 0);
+}
+
+static int64_t count_listed_steps(int64_t enumeration)
+{
+    int64_t n_steps, n_rejections;
+    ck_assert_int_eq(mf_store_enumeration_counts(store, enumeration, &n_steps, &n_rejections), 0);
+    return n_steps;
+}
+
+static int quarantine(void)
+{
+    return mf_store_worker_quarantine(store, slot.id, "it lies");
+}
+
+static int end_quarantine(void)
+{
+    return mf_store_worker_quarantine(store, slot.id, "");
+}
+
+static int revoke_key(void)
+{
+    uint8_t key[MF_KEY_SIZE];
+    ck_assert_int_ge(mf_sql_run(store,
+                                "INSERT INTO token (id, role, name, hash, created_ms, expires_ms)"
+                                " VALUES (1, 'worker', 'w', zeroblob(32), 1, 0)",
+                                ""),
+                     0);
+    ck_assert_int_ge(mf_sql_run(store,
+                                "INSERT INTO worker_key (id, worker, public_key, token, enrolled_ms)"
+                                " VALUES (1, 'w', zeroblob(32), 1, 1)",
+                                ""),
+                     0);
+    return mf_store_key_revoke(store, 1, 2, key);
+}
+
+static const struct {
+    int (*act)(void);
+    bool kept;
+} distrusts[] = {{quarantine, false}, {end_quarantine, true}, {revoke_key, false}};
+
+/* Later tasks enumerate again; tasks that have begun keep the steps that their results refer to. */
+MF_TEST(enumeration_ends_with_the_trust_in_its_worker, .rows = MF_ARRAY_LEN(distrusts))
+{
+    bool complete;
+    make_units(1);
+    int64_t first = first_enumeration(&complete);
+    ck_assert_int_eq(mf_store_enumeration_begin(store, first, slot.id), 0);
+    add_listed_step(first, "a");
+    ck_assert_int_eq(mf_store_enumeration_complete(store, first), 0);
+    ck_assert_int_eq(first_enumeration(&complete), first);
+    ck_assert(complete);
+    ck_assert_int_eq(distrusts[_i].act(), 0);
+    int64_t next = first_enumeration(&complete);
+    ck_assert_int_eq(next == first, distrusts[_i].kept);
+    ck_assert_int_eq(complete, distrusts[_i].kept);
+    ck_assert_int_eq(first_enumeration(&complete), next);
+    ck_assert_int_eq(count_listed_steps(first), 1);
+}
+
+/* A worker that listed a part and left must not leave steps to the list of the next worker. */
+MF_TEST(another_worker_enumerates_from_the_start)
+{
+    bool complete;
+    make_units(1);
+    struct mf_slot other = {.revision = "r", .name = "other"};
+    struct mf_worker_row row = {.name = "other",
+                                .instance = "i",
+                                .host = "h",
+                                .version = "0",
+                                .revision = "r",
+                                .families = "[]",
+                                .sandbox = "",
+                                .device = "{}",
+                                .model = slot.model_id};
+    ck_assert_int_eq(mf_store_worker_hello(store, &row, 1, &other), 0);
+    int64_t enumeration = first_enumeration(&complete);
+    for (int part = 0; part < 2; part++) {
+        ck_assert_int_eq(mf_store_enumeration_begin(store, enumeration, slot.id), 0);
+        add_listed_step(enumeration, part ? "b" : "a");
+    }
+    ck_assert_int_eq(count_listed_steps(enumeration), 2);
+    ck_assert_int_eq(mf_store_enumeration_begin(store, enumeration, other.id), 0);
+    ck_assert_int_eq(count_listed_steps(enumeration), 0);
+    add_listed_step(enumeration, "a");
+    ck_assert_int_eq(mf_store_enumeration_complete(store, enumeration), 0);
+    ck_assert_int_eq(mf_store_enumeration_begin(store, enumeration, slot.id), 0);
+    ck_assert_int_eq(count_listed_steps(enumeration), 1);
 }
 
 MF_TEST(leases_follow_affinity)
