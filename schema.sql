@@ -149,7 +149,8 @@ CREATE TABLE enumeration (              -- the steps that a class offers for a s
     revision    TEXT NOT NULL,
     complete    INTEGER NOT NULL DEFAULT 0 CHECK (complete IN (0, 1)),
     worker      INTEGER REFERENCES worker, -- the worker that lists the steps; NULL: none yet, or not known
-    -- own id: its worker was quarantined or its key revoked, so later tasks enumerate again; 0: in use
+    -- own id: its worker was quarantined, its key revoked, or another worker contradicted it, so later tasks
+    -- enumerate again; 0: in use
     dropped     INTEGER NOT NULL DEFAULT 0,
     UNIQUE (class, shape, revision, dropped)
 ) STRICT;

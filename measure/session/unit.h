@@ -54,6 +54,7 @@ struct mf_unit_result {
     size_t n_fresh;
     int dropped_at;               /* race only: round in which the pipeline was dropped; 0: never */
     struct mf_resource_usage use; /* only for steps */
+    bool differs; /* not run, because the unit's description of a step differs from the runner's own */
 };
 
 struct mf_race_won {

@@ -543,6 +543,9 @@ int mf_deliver(struct mf_farm *f, struct mf_slot *slot, const cJSON *json, const
     struct mf_lease *l = find_lease(f, slot, &m);
     if (!l)
         return handle_late(f, slot, &m, json, ret_why);
+    int r = m.differs ? mf_store_enumeration_dispute(f->store, l->task->enumeration, slot->id) : 0;
+    if (r < 0)
+        return r;
     switch (l->kind) {
     case MF_UNIT_ENUMERATE:
         return handle_enumerate(f, slot, l, &m, ret_why);

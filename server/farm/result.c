@@ -113,6 +113,9 @@ int mf_result_read(const cJSON *json, struct mf_result_message *ret, const char 
     if (mf_result_read_key(json, ret, ret_why) < 0)
         return -EINVAL;
     ret->status = MF_STATUS_OK;
+    ret->differs = false;
+    if (mf_json_bool(json, "differs", &ret->differs) == -EINVAL)
+        return refuse(ret_why, "differs: expected true or false");
     if (mf_json_text(json, "status", &status) == -EINVAL ||
         (status && mf_status_parse(status, &ret->status) < 0))
         return refuse(ret_why, "status: unknown value");

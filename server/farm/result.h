@@ -28,6 +28,7 @@ struct mf_result_message {
     int verified;
     int64_t at_ms;
     bool last;
+    bool differs; /* not run: the unit describes a step differently than the worker */
     size_t n_samples, n_fresh;
     float samples[MF_SAMPLES_KEEP_MAX];
     /* these members point into the parsed JSON object */

@@ -360,6 +360,14 @@ int mf_store_enumeration_begin(struct mf_store *s, int64_t enumeration, int64_t 
                                 enumeration);
 }
 
+int mf_store_enumeration_dispute(struct mf_store *s, int64_t enumeration, int64_t worker)
+{
+    return mf_sql_write(s,
+                        "UPDATE enumeration SET dropped = id WHERE id = ? AND dropped = 0 AND complete = 1"
+                        " AND worker IS NOT ?",
+                        "ii", enumeration, worker);
+}
+
 int mf_store_enumerations_drop(struct mf_store *s, int64_t worker)
 {
     return mf_sql_write(

@@ -107,6 +107,8 @@ int mf_store_enumeration(struct mf_store *s, int64_t class, int64_t shape, const
 /* Call before storing a worker's list of an enumeration. If another worker has listed a part of it, deletes
  * that part, because the worker lists everything again. Does nothing if the enumeration is complete. */
 int mf_store_enumeration_begin(struct mf_store *s, int64_t enumeration, int64_t worker);
+/* Drops a complete enumeration that a worker other than its own contradicts. */
+int mf_store_enumeration_dispute(struct mf_store *s, int64_t enumeration, int64_t worker);
 /* Drops all enumerations of a worker that is no longer trusted. Tasks that have begun keep their enumeration;
  * later tasks enumerate again. */
 int mf_store_enumerations_drop(struct mf_store *s, int64_t worker);

@@ -507,6 +507,49 @@ MF_TEST(best_times_need_a_second_worker)
     stop(&f);
 }
 
+/* Another worker contradicts the list of a worker, or the worker contradicts its own list. */
+MF_TEST(contradicted_steps_are_listed_again, .rows = 2)
+{
+    struct farm f;
+    struct fake_worker hostile, b, *probing = _i ? &hostile : &b;
+    char key[FAKE_UNIT_KEY_MAX];
+    int64_t step = 0;
+    int status = 0;
+    start(&f);
+    join(&f, &hostile, "hostile");
+    join(&f, &b, "b");
+    (void)submit(&f, 1, "&search=enumerate");
+    ck_assert_int_eq(fake_worker_ready(&hostile), 0);
+    _cleanup_(cJSON_Deletep) cJSON *list = fake_worker_await(&hostile, MF_MESSAGE_UNIT, LIMIT_MS);
+    ck_assert_int_eq(fake_worker_answer(&hostile, list), 0);
+    for (int i = 0; i < 2; i++) {
+        (void)submit(&f, 1, i ? "&name=second" : "&name=first");
+        ck_assert_int_eq(fake_worker_ready(probing), 0);
+        _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(probing, MF_MESSAGE_UNIT, LIMIT_MS);
+        ck_assert_ptr_nonnull(unit);
+        ck_assert_str_eq(cJSON_GetObjectItem(unit, "kind")->valuestring,
+                         i == 0 || probing == &hostile ? "probe" : "enumerate");
+        if (i == 1)
+            break;
+        const cJSON *first = cJSON_GetArrayItem(cJSON_GetObjectItem(unit, "steps"), 0);
+        ck_assert_int_eq(mf_json_i64(first, "id", 1, INT64_MAX, &step), 0);
+        fake_unit_key(unit, key);
+        ck_assert_int_eq(fake_worker_send(probing, MF_MESSAGE_RESULT,
+                                          "{%s,\"seq\":1,\"at_ms\":1,\"step\":%" PRId64 ","
+                                          "\"status\":\"unsupported\",\"differs\":true}",
+                                          key, step),
+                         0);
+        _cleanup_(cJSON_Deletep) cJSON *ack = fake_worker_await(probing, MF_MESSAGE_ACK, LIMIT_MS);
+        ck_assert_ptr_nonnull(ack);
+        _cleanup_(mf_freep) char *cancelled =
+            farm_process_http(&f.process, "POST", "/api/v1/batches/2/cancel", "text/csv", "", &status);
+        ck_assert_int_eq(status, 200);
+    }
+    fake_worker_close(&hostile);
+    fake_worker_close(&b);
+    stop(&f);
+}
+
 /* A worker lists a false step and leaves before the list is complete. The next worker lists all steps. */
 MF_TEST(partial_list_ends_with_its_worker)
 {

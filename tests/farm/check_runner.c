@@ -526,6 +526,7 @@ MF_TEST(refuses_a_false_description, .rows = MF_ARRAY_LEN(lies) * 2)
         _cleanup_(cJSON_Deletep) cJSON *result = result_of(c, unit);
         ck_assert_str_eq(cJSON_GetObjectItem(result, "status")->valuestring,
                          honest || !reason ? "ok" : "unsupported");
+        ck_assert_int_eq(cJSON_IsTrue(cJSON_GetObjectItem(result, "differs")), !honest && reason);
         const char *given = cJSON_GetObjectItem(result, "reason")->valuestring;
         if (honest)
             us = cJSON_GetObjectItem(result, "us")->valuedouble;

@@ -470,7 +470,8 @@ static int refuse(struct runner *r, const struct request *q, int64_t id, const c
                                     .row_err = NAN,
                                     .row_limit = NAN,
                                     .canary = NAN,
-                                    .mode = ""};
+                                    .mode = "",
+                                    .differs = true};
     (void)mf_copy(result.reason, sizeof(result.reason), why);
     int x = sink->begin(sink, id, result.is_pipeline, q->options.time_cap_ms);
     return x < 0 ? x : sink->result(sink, &result);

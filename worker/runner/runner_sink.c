@@ -82,6 +82,8 @@ static bool fill_result(cJSON *m, const struct mf_unit_result *r)
         ok = cJSON_AddStringToObject(m, "mode", r->mode);
     if (ok && r->dropped_at > 0)
         ok = mf_json_add_i64(m, "dropped_at", r->dropped_at);
+    if (ok && r->differs)
+        ok = cJSON_AddTrueToObject(m, "differs");
     return ok && add_use(m, &r->use);
 }
 
