@@ -494,7 +494,7 @@ static const struct {
      "the step's description differs from this worker's: needs x/bf16/none/token, here "
      "topk/index/none/token"},
     {"name",      "\"sim_sort_m17\"", "this worker's family sim does not offer the step for this shape"},
-    {"family",    "\"other\"",        "this runner has no family other"},
+    {"family",    "\"other\"",        "this worker's family aiter does not offer the step for this shape"},
 };
 /* clang-format on */
 

@@ -159,8 +159,15 @@ int mf_own_steps_replace(struct mf_own_steps *o, const struct mf_shape *shape, c
                   f->name);
         return 1;
     }
-    if (differ(step, own, why))
-        return 1;
+    /* A family may offer several steps of one name, for example for several block_m. */
+    const struct mf_step *end = family->steps + family->n;
+    while (own > family->steps && strcmp(own[-1].name, step->name) == 0)
+        own--;
+    while (differ(step, own, why)) {
+        own++;
+        if (own == end || strcmp(own->name, step->name) != 0)
+            return 1;
+    }
     *step = *own;
     return 0;
 }

@@ -452,6 +452,8 @@ static int replace_step(struct runner *r, const struct mf_shape *shape, struct m
                         char why[MF_REASON_MAX])
 {
     const struct mf_family *f = mf_family_set_find(&r->extra, r->device->ops->kind, step->family);
+    if (!f && r->device->info.simulated) /* its steps have AITER's generators as families */
+        f = mf_family_find("sim", "aiter");
     if (f)
         return mf_own_steps_replace(&r->own_steps, shape, f, step, why);
     mf_format(why, MF_REASON_MAX, "this runner has no family %s", step->family);
