@@ -35,8 +35,9 @@ static const struct {
 /* The cost does not depend on how the bytes are split. */
 MF_TEST(counts_frames, .rows = MF_ARRAY_LEN(frames))
 {
-    uint8_t bytes[64 + 16] = GREETING;
+    uint8_t bytes[64 + 32] = GREETING;
     size_t n = 64 + frames[_i].n;
+    ck_assert_uint_le(n, sizeof(bytes));
     memcpy(bytes + 64, frames[_i].bytes, frames[_i].n);
     for (size_t step = 1; step <= n; step++) {
         struct mf_meter m = {0};
