@@ -11,9 +11,10 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 
-# Words of the reasons that are expected on a machine without a GPU, Slurm, systemd, Chromium and buildah.
+# Words of the reasons that are expected on a machine without a GPU, Slurm, systemd, Chromium, buildah and
+# PyTorch.
 OPTIONAL = ("gpu", "cuda", "nvrtc", "hip", "gfx", "sm_", "moefarm_test_device", "slurm", "systemd",
-            "chromium", "buildah", "mmdebstrap")
+            "chromium", "buildah", "mmdebstrap", "pytorch")
 
 
 def reasons(case: ElementTree.Element) -> list[str]:
@@ -37,11 +38,12 @@ def main() -> int:
     found = [reason for case in skipped for reason in reasons(case)]
     other = [reason for reason in found if not any(word in reason.lower() for word in OPTIONAL)]
     if other:
-        print(f"{len(other)} of these reasons have nothing to do with a GPU, Slurm, systemd, Chromium or "
-              "buildah:")
+        print(f"{len(other)} of these reasons have nothing to do with a GPU, Slurm, systemd, Chromium, "
+              "buildah or PyTorch:")
         print("\n".join(f"  {reason}" for reason in dict.fromkeys(other)))
     elif skipped:
-        print("Only what needs a GPU or its compilers, Slurm, systemd, Chromium or buildah was skipped.")
+        print("Only what needs a GPU or its compilers, Slurm, systemd, Chromium, buildah or PyTorch was "
+              "skipped.")
     return 0
 
 

@@ -8,6 +8,7 @@
 #   scripts/setup.sh --with-fuzzers         also clang and llvm
 #   scripts/setup.sh --with-cluster         also Slurm, systemd, buildah and mmdebstrap
 #   scripts/setup.sh --with-gpu-compilers   also clang 19, which compiles the GPU kernels for gfx942
+#   scripts/setup.sh --with-python          also what scripts/python_env.sh needs for the tests with PyTorch
 set -euo pipefail
 
 # package            why
@@ -27,7 +28,7 @@ libdnnl-dev          oneDNN, the library yardstick among the CPU kernels
 libamdhip64-dev      headers of the module for AMD GPUs; hipRTC, which compiles the GPU kernels for gfx90a
 check                unit tests
 file                 finds the programs when packages are built
-python3              the example runner in Python and its test
+python3              Python families and their tests
 nodejs               runs the tests of the status page
 prometheus           its promtool checks /metrics
 clang-format         style check
@@ -51,6 +52,9 @@ with_fuzzers='
 clang                builds the fuzzers
 llvm                 measures their coverage
 '
+with_python='
+python3-venv         the environment of the Python tests (numpy, mypy, PyTorch)
+'
 with_gpu_compilers='
 clang-19             compiles the GPU kernels for gfx942
 lld-19               links the code objects of clang-19
@@ -63,8 +67,9 @@ for option in "$@"; do
     --with-fuzzers) wanted+=$with_fuzzers ;;
     --with-cluster) wanted+=$with_cluster ;;
     --with-gpu-compilers) wanted+=$with_gpu_compilers ;;
+    --with-python) wanted+=$with_python ;;
     *)
-        sed -n '2,10s/^# \{0,1\}//p' "$0" >&2
+        sed -n '2,11s/^# \{0,1\}//p' "$0" >&2
         exit 2
         ;;
     esac
