@@ -2,180 +2,19 @@
  * statistics, results of other workers' units, and leases without progress. The farm must refuse each of them
  * with a reason, keep running, and keep serving the other workers. Uses a real moefarmd with fake workers. */
 #include "support/mf_check.h"
-#include "support/table_columns.h"
 
 #include "common/base/buf.h"
 #include "common/base/cleanup.h"
 #include "common/base/clock.h"
 #include "common/base/json.h"
 #include "common/base/text.h"
-#include "server/store/store_private.h"
-#include "support/farm/fake_worker.h"
-#include "support/farm/farm_process.h"
+#include "support/farm/fake_farm.h"
 
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <zmq.h>
-
-#define BEAT_MS  20000 /* long, because fake workers send no BEAT between messages */
-#define LIMIT_MS 30000
-
-struct farm {
-    struct farm_process process;
-    void *zmq;
-};
-
-static void start_with(struct farm *f, int beat_ms, const char *const *more)
-{
-    *f = (struct farm){.zmq = zmq_ctx_new(), .process.log = "log", .process.more = more};
-    f->process.log_level = "info";
-    farm_process_start(&f->process, beat_ms);
-}
-
-static void start(struct farm *f)
-{
-    start_with(f, BEAT_MS, NULL);
-}
-
-static void stop(struct farm *f)
-{
-    ck_assert_int_eq(farm_process_kill(&f->process, SIGTERM), 0);
-    farm_process_remove(&f->process);
-    (void)zmq_ctx_term(f->zmq);
-}
-
-static void join(struct farm *f, struct fake_worker *w, const char *name)
-{
-    ck_assert_int_eq(fake_worker_open(w, f->zmq, f->process.hub, name), 0);
-    ck_assert_int_eq(fake_worker_greet(w, "[]", LIMIT_MS), 0);
-}
-
-/* Submits one shape per token count from 1, and returns the batch's id. */
-static int64_t submit(struct farm *f, int n_tokens, const char *query)
-{
-    struct mf_buf csv;
-    char path[160];
-    int status = 0;
-    int64_t batch = 0;
-    mf_buf_init(&csv, 1u << 16);
-    (void)mf_buf_adds(&csv, SHAPE_COLUMNS "\n");
-    for (int i = 0; i < n_tokens; i++)
-        (void)mf_buf_addf(&csv,
-                          "%d,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,"
-                          "QuantType.No,1,0\n",
-                          1 << i);
-    (void)snprintf(path, sizeof(path), "/api/v1/batches?topk=4&regret=none%s", query);
-    _cleanup_(mf_freep) char *answer =
-        farm_process_http(&f->process, "POST", path, "text/csv", csv.data, &status);
-    mf_buf_release(&csv);
-    ck_assert_msg(status == 201, "%d %s", status, answer ? answer : "");
-    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(answer, strlen(answer), 1u << 20);
-    ck_assert_int_eq(mf_json_i64(json, "batch", 1, INT64_MAX, &batch), 0);
-    return batch;
-}
-
-/* Opens the database of the running farm. The caller frees it. */
-static sqlite3 *open_database(const struct farm *f)
-{
-    char path[320];
-    sqlite3 *db = NULL;
-    (void)snprintf(path, sizeof(path), "%s/state/farm.db", f->process.folder);
-    ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
-    (void)sqlite3_busy_timeout(db, LIMIT_MS);
-    return db;
-}
-
-static void run_sql(const struct farm *f, const char *sql)
-{
-    sqlite3 *db = open_database(f);
-    ck_assert_msg(sqlite3_exec(db, sql, NULL, NULL, NULL) == SQLITE_OK, "%s: %s", sql, sqlite3_errmsg(db));
-    (void)sqlite3_close(db);
-}
-
-/* Returns the first column of the query's only row, as text. The caller frees it. */
-static char *query_text(const struct farm *f, const char *sql)
-{
-    sqlite3 *db = open_database(f);
-    sqlite3_stmt *q = NULL;
-    ck_assert_msg(sqlite3_prepare_v2(db, sql, -1, &q, NULL) == SQLITE_OK, "%s: %s", sql, sqlite3_errmsg(db));
-    ck_assert_int_eq(sqlite3_step(q), SQLITE_ROW);
-    const char *text = (const char *)sqlite3_column_text(q, 0);
-    char *copy = strdup(text ? text : "NULL");
-    (void)sqlite3_finalize(q);
-    (void)sqlite3_close(db);
-    return copy;
-}
-
-static double query_number(const struct farm *f, const char *sql)
-{
-    double number = 0;
-    _cleanup_(mf_freep) char *text = query_text(f, sql);
-    ck_assert_msg(mf_parse_double(text, &number) == 0, "%s: %s", sql, text);
-    return number;
-}
-
-/* Returns the value of a metric without labels. */
-static double metric(const struct farm *f, const char *name)
-{
-    int status = 0;
-    size_t len = strlen(name);
-    _cleanup_(mf_freep) char *text = farm_process_http(&f->process, "GET", "/metrics", "", "", &status);
-    ck_assert_ptr_nonnull(text);
-    for (char *save = NULL, *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
-        double value = 0;
-        if (strncmp(line, name, len) == 0 && line[len] == ' ' && mf_parse_double(line + len + 1, &value) == 0)
-            return value;
-    }
-    ck_abort_msg("no metric %s", name);
-    return 0;
-}
-
-static bool is_done(const struct farm *f, int64_t batch)
-{
-    char path[64];
-    int status = 0;
-    (void)snprintf(path, sizeof(path), "/api/v1/batches/%" PRId64, batch);
-    _cleanup_(mf_freep) char *answer = farm_process_http(&f->process, "GET", path, "", "", &status);
-    return answer && strstr(answer, "\"state\":\"done\"");
-}
-
-/* Answers units until the batch is done. */
-static void finish(struct farm *f, struct fake_worker *w, int64_t batch)
-{
-    ck_assert_int_eq(fake_worker_ready(w), 0);
-    for (int64_t end = mf_now_ms() + LIMIT_MS; !is_done(f, batch);) {
-        ck_assert_msg(mf_now_ms() < end, "batch %" PRId64 " is not done in time", batch);
-        _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(w, MF_MESSAGE_UNIT, 100);
-        if (!unit)
-            continue;
-        ck_assert_int_eq(fake_worker_answer(w, unit), 0);
-        ck_assert_int_eq(fake_worker_ready(w), 0);
-    }
-}
-
-/* Waits for a REFUSE and checks that its reason contains the text. */
-static void expect_refusal(struct fake_worker *w, const char *text)
-{
-    const char *reason = "";
-    _cleanup_(cJSON_Deletep) cJSON *refusal = fake_worker_await(w, MF_MESSAGE_REFUSE, LIMIT_MS);
-    ck_assert_msg(refusal != NULL, "not refused, expected \"%s\"", text);
-    ck_assert_int_eq(mf_json_text(refusal, "reason", &reason), 0);
-    ck_assert_msg(strstr(reason, text) != NULL, "refused with \"%s\", expected \"%s\"", reason, text);
-}
-
-static void log_has(const struct farm *f, const char *text)
-{
-    char path[320], line[4096];
-    bool found = false;
-    (void)snprintf(path, sizeof(path), "%s/log", f->process.folder);
-    _cleanup_(mf_fclosep) FILE *log = fopen(path, "re");
-    ck_assert_ptr_nonnull(log);
-    while (!found && fgets(line, sizeof(line), log))
-        found = strstr(line, text) != NULL;
-    ck_assert_msg(found, "the log has no line with \"%s\"", text);
-}
 
 /* ---- numbers ---- */
 
@@ -235,29 +74,29 @@ static void send_members(struct fake_worker *w, const cJSON *unit, const char *m
  * coordinator. An honest worker then completes the batch. */
 MF_TEST(refuses_extreme_numbers, .rows = MF_ARRAY_LEN(numbers))
 {
-    struct farm f;
+    struct fake_farm f;
     struct fake_worker w, honest;
-    start(&f);
-    join(&f, &w, "w");
-    int64_t batch = submit(&f, 1, "");
-    _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_work_until(&w, numbers[_i].kind, LIMIT_MS);
+    fake_farm_start(&f);
+    fake_farm_join(&f, &w, "w");
+    int64_t batch = fake_farm_submit(&f, 1, "");
+    _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_work_until(&w, numbers[_i].kind, FAKE_FARM_LIMIT_MS);
     ck_assert_ptr_nonnull(unit);
-    double before = metric(&f, "moefarm_messages_refused_total");
+    double before = fake_farm_metric(&f, "moefarm_messages_refused_total");
     send_members(&w, unit, numbers[_i].members);
-    expect_refusal(&w, numbers[_i].field);
-    ck_assert_double_eq(metric(&f, "moefarm_messages_refused_total"), before + 1);
-    log_has(&f, numbers[_i].field);
+    fake_farm_expect_refusal(&w, numbers[_i].field);
+    ck_assert_double_eq(fake_farm_metric(&f, "moefarm_messages_refused_total"), before + 1);
+    fake_farm_expect_log(&f, numbers[_i].field);
     ck_assert_int_eq(farm_process_kill(&f.process, SIGTERM), 0);
-    farm_process_start(&f.process, BEAT_MS);
-    ck_assert_int_eq(fake_worker_greet(&w, "[]", LIMIT_MS), 0);
+    farm_process_start(&f.process, FAKE_FARM_BEAT_MS);
+    ck_assert_int_eq(fake_worker_greet(&w, "[]", FAKE_FARM_LIMIT_MS), 0);
     send_members(&w, unit, numbers[_i].members);
-    expect_refusal(&w, numbers[_i].field);
+    fake_farm_expect_refusal(&w, numbers[_i].field);
     ck_assert_int_eq(fake_worker_send(&w, MF_MESSAGE_BYE, "{}"), 0);
-    join(&f, &honest, "honest");
-    finish(&f, &honest, batch);
+    fake_farm_join(&f, &honest, "honest");
+    fake_farm_finish(&f, &honest, batch);
     fake_worker_close(&w);
     fake_worker_close(&honest);
-    stop(&f);
+    fake_farm_stop(&f);
 }
 
 /* device: members of HELLO and BEAT */
@@ -275,9 +114,9 @@ static const struct {
 
 MF_TEST(refuses_extreme_devices, .rows = MF_ARRAY_LEN(device_numbers))
 {
-    struct farm f;
+    struct fake_farm f;
     struct fake_worker w, other;
-    start(&f);
+    fake_farm_start(&f);
     ck_assert_int_eq(fake_worker_open(&w, f.zmq, f.process.hub, "w"), 0);
     ck_assert_int_eq(fake_worker_send(&w, MF_MESSAGE_HELLO,
                                       "{\"worker\":\"w\",\"instance\":\"i\",\"class\":\"gfx942/304\","
@@ -285,47 +124,50 @@ MF_TEST(refuses_extreme_devices, .rows = MF_ARRAY_LEN(device_numbers))
                                       "\"simulated\":true}",
                                       device_numbers[_i].device),
                      0);
-    expect_refusal(&w, device_numbers[_i].field);
-    join(&f, &other, "other");
+    fake_farm_expect_refusal(&w, device_numbers[_i].field);
+    fake_farm_join(&f, &other, "other");
     ck_assert_int_eq(fake_worker_send(&other, MF_MESSAGE_BEAT, "{\"running\":[],\"busy\":{},\"device\":{%s}}",
                                       device_numbers[_i].device),
                      0);
-    expect_refusal(&other, device_numbers[_i].field);
-    _cleanup_(mf_freep) char *body = query_text(&f, "SELECT body FROM device_model");
+    fake_farm_expect_refusal(&other, device_numbers[_i].field);
+    _cleanup_(mf_freep) char *body = fake_farm_text(&f, "SELECT body FROM device_model");
     ck_assert_msg(strstr(body, "\"gap_us\":0.5"), "%s", body);
     fake_worker_close(&w);
     fake_worker_close(&other);
-    stop(&f);
+    fake_farm_stop(&f);
 }
 
 /* A message that passes all checks but cannot be stored. A trigger in the database makes the insert of a
  * config fail. The farm undoes the message, refuses it, and applies the other messages. */
 MF_TEST(undoes_a_message_that_cannot_be_applied)
 {
-    struct farm f;
+    struct fake_farm f;
     struct fake_worker w, other;
-    start(&f);
-    join(&f, &w, "w");
-    int64_t batch = submit(&f, 1, "");
-    _cleanup_(cJSON_Deletep) cJSON *race = fake_worker_work_until(&w, "race", LIMIT_MS);
+    fake_farm_start(&f);
+    fake_farm_join(&f, &w, "w");
+    int64_t batch = fake_farm_submit(&f, 1, "");
+    _cleanup_(cJSON_Deletep) cJSON *race = fake_worker_work_until(&w, "race", FAKE_FARM_LIMIT_MS);
     ck_assert_ptr_nonnull(race);
-    run_sql(&f, "CREATE TRIGGER planted BEFORE INSERT ON config BEGIN SELECT RAISE(ABORT, 'planted'); END");
+    fake_farm_sql(&f,
+                  "CREATE TRIGGER planted BEFORE INSERT ON config BEGIN SELECT RAISE(ABORT, 'planted'); END");
     int n = fake_unit_results(race);
     ck_assert_int_eq(fake_worker_answer(&w, race), 0);
-    expect_refusal(&w, "cannot be applied");
-    ck_assert_double_eq(metric(&f, "moefarm_messages_undone_total"), 1);
-    log_has(&f, "planted");
+    fake_farm_expect_refusal(&w, "cannot be applied");
+    ck_assert_double_eq(fake_farm_metric(&f, "moefarm_messages_undone_total"), 1);
+    fake_farm_expect_log(&f, "planted");
     /* the results of the pipelines are kept, the closing result is not */
-    ck_assert_double_eq(query_number(&f, "SELECT count(*) FROM result WHERE pipeline IS NOT NULL"), n - 1);
-    ck_assert_double_eq(query_number(&f, "SELECT count(*) FROM result WHERE extra LIKE '%\"race\"%'"), 0);
-    run_sql(&f, "DROP TRIGGER planted");
-    join(&f, &other, "other");
-    ck_assert_int_eq(fake_worker_greet(&w, "[]", LIMIT_MS), 0); /* without the unit, which is then released */
-    finish(&f, &other, batch);
-    ck_assert_double_eq(query_number(&f, "SELECT count(*) FROM config"), 1);
+    ck_assert_double_eq(fake_farm_number(&f, "SELECT count(*) FROM result WHERE pipeline IS NOT NULL"),
+                        n - 1);
+    ck_assert_double_eq(fake_farm_number(&f, "SELECT count(*) FROM result WHERE extra LIKE '%\"race\"%'"), 0);
+    fake_farm_sql(&f, "DROP TRIGGER planted");
+    fake_farm_join(&f, &other, "other");
+    ck_assert_int_eq(fake_worker_greet(&w, "[]", FAKE_FARM_LIMIT_MS),
+                     0); /* without the unit, which is then released */
+    fake_farm_finish(&f, &other, batch);
+    ck_assert_double_eq(fake_farm_number(&f, "SELECT count(*) FROM config"), 1);
     fake_worker_close(&w);
     fake_worker_close(&other);
-    stop(&f);
+    fake_farm_stop(&f);
 }
 
 /* ---- statistics ---- */
@@ -347,29 +189,29 @@ static double absurd_race(const struct fake_worker *w, const cJSON *unit, const 
 }
 
 /* Returns the largest forecast correction of the batch's pipelines. */
-static double correction(const struct farm *f, int64_t batch)
+static double correction(const struct fake_farm *f, int64_t batch)
 {
     char sql[200];
     (void)snprintf(sql, sizeof(sql),
                    "SELECT max(forecast_us / sum_us) FROM pipeline p JOIN task g ON g.id = p.task"
                    " WHERE g.batch = %" PRId64,
                    batch);
-    return query_number(f, sql);
+    return fake_farm_number(f, sql);
 }
 
 /* Runs a batch on one worker and returns the largest correction of its forecasts. The other workers are idle.
  */
-static double run_batch(struct farm *f, struct fake_worker *w, int seed)
+static double run_batch(struct fake_farm *f, struct fake_worker *w, int seed)
 {
     char query[40];
     (void)snprintf(query, sizeof(query), "&seed=%d", seed);
-    int64_t batch = submit(f, 1, query);
-    finish(f, w, batch);
+    int64_t batch = fake_farm_submit(f, 1, query);
+    fake_farm_finish(f, w, batch);
     /* The worker is left without credit, so that the next batch runs on another worker. The answer to BEAT
      * shows that the READY before it was handled. */
     ck_assert_int_eq(fake_worker_send(w, MF_MESSAGE_READY, "{\"credit\":0}"), 0);
     ck_assert_int_eq(fake_worker_send(w, MF_MESSAGE_BEAT, "{\"running\":[],\"busy\":{}}"), 0);
-    _cleanup_(cJSON_Deletep) cJSON *answer = fake_worker_await(w, MF_MESSAGE_BEAT, LIMIT_MS);
+    _cleanup_(cJSON_Deletep) cJSON *answer = fake_worker_await(w, MF_MESSAGE_BEAT, FAKE_FARM_LIMIT_MS);
     ck_assert_ptr_nonnull(answer);
     return correction(f, batch);
 }
@@ -379,65 +221,39 @@ static double run_batch(struct farm *f, struct fake_worker *w, int seed)
  * worker confirms a ratio. */
 MF_TEST(ratios_need_a_second_worker)
 {
-    struct farm f;
+    struct fake_farm f;
     struct fake_worker hostile, b, c;
-    start(&f);
-    join(&f, &hostile, "hostile");
+    fake_farm_start(&f);
+    fake_farm_join(&f, &hostile, "hostile");
     hostile.factor = slow_race;
     ck_assert_double_eq_tol(run_batch(&f, &hostile, 1), 1, 1e-9);
     ck_assert_double_gt(run_batch(&f, &hostile, 2), 50);
-    join(&f, &b, "b");
+    fake_farm_join(&f, &b, "b");
     ck_assert_double_eq_tol(run_batch(&f, &b, 3), 1, 1e-9); /* b has no ratio to confirm the 80 */
     ck_assert_double_eq_tol(run_batch(&f, &b, 4), 1, 1e-9); /* the two disagree */
-    join(&f, &c, "c");
+    fake_farm_join(&f, &c, "c");
     (void)run_batch(&f, &c, 5);
     ck_assert_double_lt(run_batch(&f, &b, 6), 1.1); /* c confirms b */
     ck_assert_double_lt(run_batch(&f, &c, 7), 1.1);
     fake_worker_close(&hostile);
     fake_worker_close(&b);
     fake_worker_close(&c);
-    stop(&f);
+    fake_farm_stop(&f);
 }
 
 /* A race that takes a million times as long as its steps says nothing about its structure. */
 MF_TEST(drops_absurd_ratios)
 {
-    struct farm f;
+    struct fake_farm f;
     struct fake_worker w;
-    start(&f);
-    join(&f, &w, "w");
+    fake_farm_start(&f);
+    fake_farm_join(&f, &w, "w");
     w.factor = absurd_race;
     (void)run_batch(&f, &w, 1);
-    ck_assert_double_eq(query_number(&f, "SELECT count(*) FROM structure_ratio"), 0);
+    ck_assert_double_eq(fake_farm_number(&f, "SELECT count(*) FROM structure_ratio"), 0);
     ck_assert_double_eq_tol(run_batch(&f, &w, 2), 1, 1e-9);
     fake_worker_close(&w);
-    stop(&f);
-}
-
-/* Returns the reason why the worker is quarantined, from the API; "": it is not. The caller frees it. */
-static char *quarantine_of(struct farm *f, const char *name)
-{
-    int status = 0;
-    const cJSON *worker;
-    _cleanup_(mf_freep) char *answer =
-        farm_process_http(&f->process, "GET", "/api/v1/workers", "", "", &status);
-    _cleanup_(cJSON_Deletep) cJSON *list = mf_json_parse(answer, strlen(answer), 1u << 20);
-    cJSON_ArrayForEach (worker, mf_json_array(list, "items")) {
-        const char *found = "", *reason = "";
-        (void)mf_json_text(worker, "name", &found);
-        ck_assert_int_eq(mf_json_text(worker, "quarantined", &reason), 0);
-        if (strcmp(found, name) == 0)
-            return strdup(reason);
-    }
-    ck_abort_msg("no worker %s", name);
-    return NULL;
-}
-
-static void expect_quarantine(struct farm *f, const char *name, const char *text)
-{
-    _cleanup_(mf_freep) char *reason = quarantine_of(f, name);
-    ck_assert_msg(*text ? strstr(reason, text) != NULL : !*reason, "%s: \"%s\", expected \"%s\"", name,
-                  reason, text);
+    fake_farm_stop(&f);
 }
 
 /* Deviation of the launch gap that the farm added to its forecasts from 0.5 us per step. */
@@ -447,25 +263,25 @@ static const char gap_sql[] =
 
 MF_TEST(launch_gap_needs_a_majority)
 {
-    struct farm f;
+    struct fake_farm f;
     struct fake_worker a, hostile, c;
-    start(&f);
-    join(&f, &a, "a");
+    fake_farm_start(&f);
+    fake_farm_join(&f, &a, "a");
     ck_assert_int_eq(fake_worker_open(&hostile, f.zmq, f.process.hub, "hostile"), 0);
     hostile.gap_us = 1e5;
-    ck_assert_int_eq(fake_worker_greet(&hostile, "[]", LIMIT_MS), 0);
-    expect_quarantine(&f, "hostile", ""); /* one other worker is no majority */
-    join(&f, &c, "c");
-    expect_quarantine(&f, "hostile",
-                      "its launch gap is 1e+05 us; the median of 2 other workers of the model is");
-    _cleanup_(mf_freep) char *body = query_text(&f, "SELECT body FROM device_model");
+    ck_assert_int_eq(fake_worker_greet(&hostile, "[]", FAKE_FARM_LIMIT_MS), 0);
+    fake_farm_expect_quarantine(&f, "hostile", ""); /* one other worker is no majority */
+    fake_farm_join(&f, &c, "c");
+    fake_farm_expect_quarantine(&f, "hostile",
+                                "its launch gap is 1e+05 us; the median of 2 other workers of the model is");
+    _cleanup_(mf_freep) char *body = fake_farm_text(&f, "SELECT body FROM device_model");
     ck_assert_msg(strstr(body, "\"gap_us\":0.5"), "%s", body);
     (void)run_batch(&f, &a, 1);
-    ck_assert_double_lt(query_number(&f, gap_sql), 1e-6);
+    ck_assert_double_lt(fake_farm_number(&f, gap_sql), 1e-6);
     fake_worker_close(&a);
     fake_worker_close(&hostile);
     fake_worker_close(&c);
-    stop(&f);
+    fake_farm_stop(&f);
 }
 
 static double fast_steps(const struct fake_worker *w, const char *name)
@@ -479,53 +295,54 @@ static double fast_steps(const struct fake_worker *w, const char *name)
  */
 MF_TEST(best_times_need_a_second_worker)
 {
-    struct farm f;
+    struct fake_farm f;
     struct fake_worker hostile, b;
     const cJSON *best;
-    start(&f);
+    fake_farm_start(&f);
     ck_assert_int_eq(fake_worker_open(&hostile, f.zmq, f.process.hub, "hostile"), 0);
     ck_assert_int_eq(fake_worker_open(&b, f.zmq, f.process.hub, "b"), 0);
     hostile.real = b.real = true;
     hostile.us = fast_steps;
-    ck_assert_int_eq(fake_worker_greet(&hostile, "[]", LIMIT_MS), 0);
-    ck_assert_int_eq(fake_worker_greet(&b, "[]", LIMIT_MS), 0);
-    (void)submit(&f, 1, "");
-    _cleanup_(cJSON_Deletep) cJSON *first = fake_worker_work_until(&hostile, "probe", LIMIT_MS);
+    ck_assert_int_eq(fake_worker_greet(&hostile, "[]", FAKE_FARM_LIMIT_MS), 0);
+    ck_assert_int_eq(fake_worker_greet(&b, "[]", FAKE_FARM_LIMIT_MS), 0);
+    (void)fake_farm_submit(&f, 1, "");
+    _cleanup_(cJSON_Deletep) cJSON *first = fake_worker_work_until(&hostile, "probe", FAKE_FARM_LIMIT_MS);
     ck_assert_ptr_nonnull(first);
     ck_assert_int_eq(fake_worker_answer(&hostile, first), 0);
     ck_assert_int_eq(fake_worker_ready(&hostile), 0);
-    _cleanup_(cJSON_Deletep) cJSON *own = fake_worker_await(&hostile, MF_MESSAGE_UNIT, LIMIT_MS);
+    _cleanup_(cJSON_Deletep) cJSON *own = fake_worker_await(&hostile, MF_MESSAGE_UNIT, FAKE_FARM_LIMIT_MS);
     ck_assert_int_gt(cJSON_GetArraySize(mf_json_object(own, "best_us")), 0);
     ck_assert_int_eq(fake_worker_send(&hostile, MF_MESSAGE_BYE, "{}"), 0);
     ck_assert_int_eq(fake_worker_ready(&b), 0);
-    _cleanup_(cJSON_Deletep) cJSON *second = fake_worker_await(&b, MF_MESSAGE_UNIT, LIMIT_MS);
+    _cleanup_(cJSON_Deletep) cJSON *second = fake_worker_await(&b, MF_MESSAGE_UNIT, FAKE_FARM_LIMIT_MS);
     ck_assert_ptr_nonnull(mf_json_object(second, "best_us"));
     cJSON_ArrayForEach (best, mf_json_object(second, "best_us"))
         ck_assert_msg(best->valuedouble >= 10, "%s: %g us", best->string, best->valuedouble);
     fake_worker_close(&hostile);
     fake_worker_close(&b);
-    stop(&f);
+    fake_farm_stop(&f);
 }
 
 /* Another worker contradicts the list of a worker, or the worker contradicts its own list. */
 MF_TEST(contradicted_steps_are_listed_again, .rows = 2)
 {
-    struct farm f;
+    struct fake_farm f;
     struct fake_worker hostile, b, *probing = _i ? &hostile : &b;
     char key[FAKE_UNIT_KEY_MAX];
     int64_t step = 0;
     int status = 0;
-    start(&f);
-    join(&f, &hostile, "hostile");
-    join(&f, &b, "b");
-    (void)submit(&f, 1, "&search=enumerate");
+    fake_farm_start(&f);
+    fake_farm_join(&f, &hostile, "hostile");
+    fake_farm_join(&f, &b, "b");
+    (void)fake_farm_submit(&f, 1, "&search=enumerate");
     ck_assert_int_eq(fake_worker_ready(&hostile), 0);
-    _cleanup_(cJSON_Deletep) cJSON *list = fake_worker_await(&hostile, MF_MESSAGE_UNIT, LIMIT_MS);
+    _cleanup_(cJSON_Deletep) cJSON *list = fake_worker_await(&hostile, MF_MESSAGE_UNIT, FAKE_FARM_LIMIT_MS);
     ck_assert_int_eq(fake_worker_answer(&hostile, list), 0);
     for (int i = 0; i < 2; i++) {
-        (void)submit(&f, 1, i ? "&name=second" : "&name=first");
+        (void)fake_farm_submit(&f, 1, i ? "&name=second" : "&name=first");
         ck_assert_int_eq(fake_worker_ready(probing), 0);
-        _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(probing, MF_MESSAGE_UNIT, LIMIT_MS);
+        _cleanup_(cJSON_Deletep) cJSON *unit =
+            fake_worker_await(probing, MF_MESSAGE_UNIT, FAKE_FARM_LIMIT_MS);
         ck_assert_ptr_nonnull(unit);
         ck_assert_str_eq(cJSON_GetObjectItem(unit, "kind")->valuestring,
                          i == 0 || probing == &hostile ? "probe" : "enumerate");
@@ -539,7 +356,7 @@ MF_TEST(contradicted_steps_are_listed_again, .rows = 2)
                                           "\"status\":\"unsupported\",\"differs\":true}",
                                           key, step),
                          0);
-        _cleanup_(cJSON_Deletep) cJSON *ack = fake_worker_await(probing, MF_MESSAGE_ACK, LIMIT_MS);
+        _cleanup_(cJSON_Deletep) cJSON *ack = fake_worker_await(probing, MF_MESSAGE_ACK, FAKE_FARM_LIMIT_MS);
         ck_assert_ptr_nonnull(ack);
         _cleanup_(mf_freep) char *cancelled =
             farm_process_http(&f.process, "POST", "/api/v1/batches/2/cancel", "text/csv", "", &status);
@@ -547,21 +364,21 @@ MF_TEST(contradicted_steps_are_listed_again, .rows = 2)
     }
     fake_worker_close(&hostile);
     fake_worker_close(&b);
-    stop(&f);
+    fake_farm_stop(&f);
 }
 
 /* A worker lists a false step and leaves before the list is complete. The next worker lists all steps. */
 MF_TEST(partial_list_ends_with_its_worker)
 {
-    struct farm f;
+    struct fake_farm f;
     struct fake_worker hostile, b;
     char key[FAKE_UNIT_KEY_MAX];
-    start(&f);
-    join(&f, &hostile, "hostile");
-    join(&f, &b, "b");
-    int64_t batch = submit(&f, 1, "");
+    fake_farm_start(&f);
+    fake_farm_join(&f, &hostile, "hostile");
+    fake_farm_join(&f, &b, "b");
+    int64_t batch = fake_farm_submit(&f, 1, "");
     ck_assert_int_eq(fake_worker_ready(&hostile), 0);
-    _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&hostile, MF_MESSAGE_UNIT, LIMIT_MS);
+    _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&hostile, MF_MESSAGE_UNIT, FAKE_FARM_LIMIT_MS);
     fake_unit_key(unit, key);
     ck_assert_int_eq(
         fake_worker_send(&hostile, MF_MESSAGE_RESULT,
@@ -571,80 +388,82 @@ MF_TEST(partial_list_ends_with_its_worker)
                          "\"bytes\":1,\"reorder_tolerance\":0}]}",
                          key),
         0);
-    _cleanup_(cJSON_Deletep) cJSON *ack = fake_worker_await(&hostile, MF_MESSAGE_ACK, LIMIT_MS);
+    _cleanup_(cJSON_Deletep) cJSON *ack = fake_worker_await(&hostile, MF_MESSAGE_ACK, FAKE_FARM_LIMIT_MS);
     ck_assert_ptr_nonnull(ack);
     ck_assert_int_eq(fake_worker_send(&hostile, MF_MESSAGE_BYE, "{}"), 0);
-    finish(&f, &b, batch);
-    ck_assert_double_eq(query_number(&f, "SELECT count(*) FROM step WHERE body ->> '$.workspace' > 0"), 0);
-    ck_assert_double_eq(query_number(&f, "SELECT count(*) FROM step s JOIN kernel k ON k.id = s.kernel"
-                                         " WHERE k.name = 'sort_m16'"),
+    fake_farm_finish(&f, &b, batch);
+    ck_assert_double_eq(fake_farm_number(&f, "SELECT count(*) FROM step WHERE body ->> '$.workspace' > 0"),
+                        0);
+    ck_assert_double_eq(fake_farm_number(&f, "SELECT count(*) FROM step s JOIN kernel k ON k.id = s.kernel"
+                                             " WHERE k.name = 'sort_m16'"),
                         1);
     fake_worker_close(&hostile);
     fake_worker_close(&b);
-    stop(&f);
+    fake_farm_stop(&f);
 }
 
 /* A worker claims first that the model is a real device. Honest workers of the same model name still connect.
  * With one of each, the older worker is trusted; with two honest workers, the majority is. */
 MF_TEST(false_claim_does_not_lock_others_out)
 {
-    struct farm f;
+    struct fake_farm f;
     struct fake_worker hostile, a, b;
-    start(&f);
+    fake_farm_start(&f);
     ck_assert_int_eq(fake_worker_open(&hostile, f.zmq, f.process.hub, "hostile"), 0);
     hostile.real = true;
-    ck_assert_int_eq(fake_worker_greet(&hostile, "[]", LIMIT_MS), 0);
-    join(&f, &a, "a");
-    expect_quarantine(&f, "hostile", "");
-    expect_quarantine(&f, "a", "it claims that model m is simulated; 1 of 2");
-    join(&f, &b, "b");
-    expect_quarantine(&f, "hostile", "it claims that model m is a real device; 2 of 3");
-    expect_quarantine(&f, "a", "");
-    expect_quarantine(&f, "b", "");
-    log_has(&f, "quarantined worker hostile: it claims");
-    int64_t batch = submit(&f, 1, "");
+    ck_assert_int_eq(fake_worker_greet(&hostile, "[]", FAKE_FARM_LIMIT_MS), 0);
+    fake_farm_join(&f, &a, "a");
+    fake_farm_expect_quarantine(&f, "hostile", "");
+    fake_farm_expect_quarantine(&f, "a", "it claims that model m is simulated; 1 of 2");
+    fake_farm_join(&f, &b, "b");
+    fake_farm_expect_quarantine(&f, "hostile", "it claims that model m is a real device; 2 of 3");
+    fake_farm_expect_quarantine(&f, "a", "");
+    fake_farm_expect_quarantine(&f, "b", "");
+    fake_farm_expect_log(&f, "quarantined worker hostile: it claims");
+    int64_t batch = fake_farm_submit(&f, 1, "");
     ck_assert_int_eq(fake_worker_ready(&hostile), 0);
-    finish(&f, &a, batch);
-    ck_assert_double_eq(query_number(&f, "SELECT count(*) FROM result r JOIN worker w ON w.id = r.worker"
-                                         " WHERE w.name = 'hostile'"),
+    fake_farm_finish(&f, &a, batch);
+    ck_assert_double_eq(fake_farm_number(&f, "SELECT count(*) FROM result r JOIN worker w ON w.id = r.worker"
+                                             " WHERE w.name = 'hostile'"),
                         0);
     fake_worker_close(&hostile);
     fake_worker_close(&a);
     fake_worker_close(&b);
-    stop(&f);
+    fake_farm_stop(&f);
 }
 
 /* An admin ends the quarantine of a worker whose messages could not be applied. */
 MF_TEST(quarantines_after_undone_messages)
 {
-    struct farm f;
+    struct fake_farm f;
     struct fake_worker w;
     int status = 0;
-    start(&f);
-    join(&f, &w, "w");
-    int64_t batch = submit(&f, 1, "");
-    _cleanup_(cJSON_Deletep) cJSON *race = fake_worker_work_until(&w, "race", LIMIT_MS);
+    fake_farm_start(&f);
+    fake_farm_join(&f, &w, "w");
+    int64_t batch = fake_farm_submit(&f, 1, "");
+    _cleanup_(cJSON_Deletep) cJSON *race = fake_worker_work_until(&w, "race", FAKE_FARM_LIMIT_MS);
     ck_assert_ptr_nonnull(race);
-    run_sql(&f, "CREATE TRIGGER planted BEFORE INSERT ON config BEGIN SELECT RAISE(ABORT, 'planted'); END");
+    fake_farm_sql(&f,
+                  "CREATE TRIGGER planted BEFORE INSERT ON config BEGIN SELECT RAISE(ABORT, 'planted'); END");
     for (int i = 0; i < 3; i++) {
         char key[FAKE_UNIT_KEY_MAX], running[FAKE_UNIT_KEY_MAX + 4];
-        expect_quarantine(&f, "w", "");
+        fake_farm_expect_quarantine(&f, "w", "");
         ck_assert_int_eq(fake_worker_answer(&w, race), 0);
-        expect_refusal(&w, "cannot be applied");
+        fake_farm_expect_refusal(&w, "cannot be applied");
         fake_unit_key(race, key);
         mf_format(running, sizeof(running), "[{%s}]", key);
-        ck_assert_int_eq(fake_worker_greet(&w, running, LIMIT_MS), 0);
+        ck_assert_int_eq(fake_worker_greet(&w, running, FAKE_FARM_LIMIT_MS), 0);
     }
-    expect_quarantine(&f, "w", "messages that cannot be applied");
-    run_sql(&f, "DROP TRIGGER planted");
+    fake_farm_expect_quarantine(&f, "w", "messages that cannot be applied");
+    fake_farm_sql(&f, "DROP TRIGGER planted");
     free(farm_process_http(&f.process, "POST", "/api/v1/workers/1/revive", "", "", &status));
     ck_assert_int_eq(status, 200);
     free(farm_process_http(&f.process, "POST", "/api/v1/workers/1/revive", "", "", &status));
     ck_assert_int_eq(status, 404);
-    expect_quarantine(&f, "w", "");
-    finish(&f, &w, batch);
+    fake_farm_expect_quarantine(&f, "w", "");
+    fake_farm_finish(&f, &w, batch);
     fake_worker_close(&w);
-    stop(&f);
+    fake_farm_stop(&f);
 }
 
 /* ---- lies ---- */
@@ -688,110 +507,110 @@ static const struct {
 /* A false winner does not win; another pipeline of the race does. */
 MF_TEST(false_winner_does_not_win, .rows = MF_ARRAY_LEN(lies))
 {
-    struct farm f;
+    struct fake_farm f;
     struct fake_worker w;
-    start(&f);
-    join(&f, &w, "w");
-    int64_t batch = submit(&f, 1, "&layout=free");
-    _cleanup_(cJSON_Deletep) cJSON *race = fake_worker_work_until(&w, "race", LIMIT_MS);
+    fake_farm_start(&f);
+    fake_farm_join(&f, &w, "w");
+    int64_t batch = fake_farm_submit(&f, 1, "&layout=free");
+    _cleanup_(cJSON_Deletep) cJSON *race = fake_worker_work_until(&w, "race", FAKE_FARM_LIMIT_MS);
     ck_assert_ptr_nonnull(race);
     int64_t liar = first_item(race);
     lie_about(&w, race, liar, lies[_i].members, lies[_i].race_us);
-    finish(&f, &w, batch);
-    ck_assert_double_gt(query_number(&f, "SELECT us FROM config"), 5);
-    ck_assert(query_number(&f, "SELECT pipeline FROM config") != (double)liar);
+    fake_farm_finish(&f, &w, batch);
+    ck_assert_double_gt(fake_farm_number(&f, "SELECT us FROM config"), 5);
+    ck_assert(fake_farm_number(&f, "SELECT pipeline FROM config") != (double)liar);
     fake_worker_close(&w);
-    stop(&f);
+    fake_farm_stop(&f);
 }
 
 /* Only the worker that had an attempt may send its results late, and only one for each step. */
 MF_TEST(late_results_need_their_owner)
 {
-    struct farm f;
+    struct fake_farm f;
     struct fake_worker a, b;
     char key[FAKE_UNIT_KEY_MAX];
-    start(&f);
-    join(&f, &a, "a");
-    join(&f, &b, "b");
-    (void)submit(&f, 1, "");
-    _cleanup_(cJSON_Deletep) cJSON *first = fake_worker_work_until(&a, "probe", LIMIT_MS);
+    fake_farm_start(&f);
+    fake_farm_join(&f, &a, "a");
+    fake_farm_join(&f, &b, "b");
+    (void)fake_farm_submit(&f, 1, "");
+    _cleanup_(cJSON_Deletep) cJSON *first = fake_worker_work_until(&a, "probe", FAKE_FARM_LIMIT_MS);
     ck_assert_ptr_nonnull(first);
     ck_assert_int_eq(fake_worker_send(&a, MF_MESSAGE_BYE, "{}"), 0);
     ck_assert_int_eq(fake_worker_ready(&b), 0);
-    _cleanup_(cJSON_Deletep) cJSON *second = fake_worker_await(&b, MF_MESSAGE_UNIT, LIMIT_MS);
+    _cleanup_(cJSON_Deletep) cJSON *second = fake_worker_await(&b, MF_MESSAGE_UNIT, FAKE_FARM_LIMIT_MS);
     ck_assert_ptr_nonnull(second);
     ck_assert_double_eq(cJSON_GetNumberValue(cJSON_GetObjectItem(second, "attempt")), 2);
     ck_assert_int_eq(fake_worker_result(&b, first, 0), 0);
-    expect_refusal(&b, "granted to another worker");
-    ck_assert_int_eq(fake_worker_greet(&a, "[]", LIMIT_MS), 0);
+    fake_farm_expect_refusal(&b, "granted to another worker");
+    ck_assert_int_eq(fake_worker_greet(&a, "[]", FAKE_FARM_LIMIT_MS), 0);
     fake_unit_key(first, key);
     for (int seq = 1; seq <= 20; seq++) {
         ck_assert_int_eq(fake_worker_send(&a, MF_MESSAGE_RESULT,
                                           "{%s,\"seq\":%d,\"step\":%" PRId64 ",\"status\":\"ok\",\"us\":5}",
                                           key, seq, first_item(first)),
                          0);
-        _cleanup_(cJSON_Deletep) cJSON *ack = fake_worker_await(&a, MF_MESSAGE_ACK, LIMIT_MS);
+        _cleanup_(cJSON_Deletep) cJSON *ack = fake_worker_await(&a, MF_MESSAGE_ACK, FAKE_FARM_LIMIT_MS);
         ck_assert_ptr_nonnull(ack);
     }
-    ck_assert_double_eq(query_number(&f, "SELECT count(*) FROM result WHERE late = 1"), 1);
+    ck_assert_double_eq(fake_farm_number(&f, "SELECT count(*) FROM result WHERE late = 1"), 1);
     ck_assert_int_eq(fake_worker_send(&a, MF_MESSAGE_RESULT,
                                       "{%s,\"seq\":99,\"step\":123456,\"status\":\"ok\",\"us\":5}", key),
                      0);
-    expect_refusal(&a, "not in this unit");
+    fake_farm_expect_refusal(&a, "not in this unit");
     fake_worker_close(&a);
     fake_worker_close(&b);
-    stop(&f);
+    fake_farm_stop(&f);
 }
 
 /* A race has one closing result, so its rows are bounded. */
 MF_TEST(race_has_one_closing_result)
 {
-    struct farm f;
+    struct fake_farm f;
     struct fake_worker w;
-    start(&f);
-    join(&f, &w, "w");
-    (void)submit(&f, 1, "");
-    _cleanup_(cJSON_Deletep) cJSON *race = fake_worker_work_until(&w, "race", LIMIT_MS);
+    fake_farm_start(&f);
+    fake_farm_join(&f, &w, "w");
+    (void)fake_farm_submit(&f, 1, "");
+    _cleanup_(cJSON_Deletep) cJSON *race = fake_worker_work_until(&w, "race", FAKE_FARM_LIMIT_MS);
     ck_assert_ptr_nonnull(race);
     send_members(&w, race, "\"race\":{\"winner\":%lld,\"us\":50}");
-    expect_refusal(&w, "expected a pipeline, or last");
+    fake_farm_expect_refusal(&w, "expected a pipeline, or last");
     fake_worker_close(&w);
-    stop(&f);
+    fake_farm_stop(&f);
 }
 
 /* A worker that only sends heartbeats loses its unit to another worker. */
 MF_TEST(heartbeats_do_not_keep_a_lease)
 {
     static const char *const more[] = {"--lease-max-s", "1", NULL};
-    struct farm f;
+    struct fake_farm f;
     struct fake_worker idle, other;
     char key[FAKE_UNIT_KEY_MAX];
-    start_with(&f, BEAT_MS, more);
-    join(&f, &idle, "idle");
-    int64_t batch = submit(&f, 1, "");
-    _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_work_until(&idle, "probe", LIMIT_MS);
+    fake_farm_start_with(&f, FAKE_FARM_BEAT_MS, more);
+    fake_farm_join(&f, &idle, "idle");
+    int64_t batch = fake_farm_submit(&f, 1, "");
+    _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_work_until(&idle, "probe", FAKE_FARM_LIMIT_MS);
     ck_assert_ptr_nonnull(unit);
     fake_unit_key(unit, key);
     cJSON *cancel = NULL;
-    for (int64_t end = mf_now_ms() + LIMIT_MS; !cancel && mf_now_ms() < end;) {
+    for (int64_t end = mf_now_ms() + FAKE_FARM_LIMIT_MS; !cancel && mf_now_ms() < end;) {
         (void)fake_worker_send(&idle, MF_MESSAGE_BEAT,
                                "{\"running\":[{%s,\"step\":\"\",\"done\":0,\"total\":1}],\"busy\":{}}", key);
         cancel = fake_worker_await(&idle, MF_MESSAGE_CANCEL, 50);
     }
     ck_assert_msg(cancel != NULL, "the idle worker still has its unit");
     cJSON_Delete(cancel);
-    log_has(&f, "its worker held it longer than its limit");
+    fake_farm_expect_log(&f, "its worker held it longer than its limit");
     ck_assert_int_eq(fake_worker_ready(&idle), 0);
-    join(&f, &other, "other");
-    finish(&f, &other, batch);
+    fake_farm_join(&f, &other, "other");
+    fake_farm_finish(&f, &other, batch);
     fake_worker_close(&idle);
     fake_worker_close(&other);
-    stop(&f);
+    fake_farm_stop(&f);
 }
 
 /* ---- sizes ---- */
 
-static int count_in_log(const struct farm *f, const char *text)
+static int count_in_log(const struct fake_farm *f, const char *text)
 {
     char path[320], line[4096];
     int n = 0;
@@ -806,13 +625,13 @@ static int count_in_log(const struct farm *f, const char *text)
 /* The texts of HELLO that are stored have a limit, and so have the log lines that HELLO causes. */
 MF_TEST(hello_is_bounded)
 {
-    struct farm f;
+    struct fake_farm f;
     struct fake_worker w;
     static char family[4096];
-    start(&f);
-    join(&f, &w, "w");
+    fake_farm_start(&f);
+    fake_farm_join(&f, &w, "w");
     for (int i = 0; i < 400; i++)
-        ck_assert_int_eq(fake_worker_greet(&w, "[]", LIMIT_MS), 0);
+        ck_assert_int_eq(fake_worker_greet(&w, "[]", FAKE_FARM_LIMIT_MS), 0);
     ck_assert_int_le(count_in_log(&f, "worker w connected"), 100);
     memset(family, 'f', sizeof(family) - 1);
     ck_assert_int_eq(
@@ -822,9 +641,9 @@ MF_TEST(hello_is_bounded)
                          "\"simulated\":true}",
                          family),
         0);
-    expect_refusal(&w, "families: expected");
+    fake_farm_expect_refusal(&w, "families: expected");
     fake_worker_close(&w);
-    stop(&f);
+    fake_farm_stop(&f);
 }
 
 int main(void)
