@@ -9,7 +9,6 @@
 
 MF_NAMES_DEFINE(mf_search, MF_SEARCH_, MF_SEARCH_MAP)
 MF_NAMES_DEFINE(mf_promote, MF_PROMOTE_, MF_PROMOTE_MAP)
-MF_NAMES_DEFINE(mf_consumer, MF_CONSUMER_, MF_CONSUMER_MAP)
 
 static const char *const searches[] = {MF_SEARCH_MAP(MF_NAMES_TEXT_, MF_SEARCH_) NULL};
 static const char *const promotes[] = {MF_PROMOTE_MAP(MF_NAMES_TEXT_, MF_PROMOTE_) NULL};
@@ -196,7 +195,9 @@ static const struct mf_batch_option table[] = {
      .names = consumers,
      .initial = "moefarm",
      .argument = "NAME",
-     .summary = "consumer of the table: moefarm or aiter (tunes the key that AITER computes from each row)"},
+     .summary = "consumer of the table: moefarm, aiter (tunes the key that AITER computes from each row), "
+                "vllm, sglang "
+                "or any (ranks every pipeline, for display only)"},
     {.name = "aiter_bf16_fp8_moe_bound",
      .type = MF_OPTION_INT,
      FIELD(aiter_env.bf16_fp8_bound),

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "common/base/names.h"
+#include "common/moe/consumer.h"
 #include "common/moe/device_class.h"
 #include "common/moe/layer.h"
 #include "common/moe/pipeline_search.h"
@@ -23,14 +24,9 @@
 #define MF_PROMOTE_MAP(X, P)                     \
     X(P, ALWAYS, "always")     /* the new row */ \
     X(P, IMPROVED, "improved") /* the known row, unless the new row wins the comparison */
-/* Which production lookup reads the table */
-#define MF_CONSUMER_MAP(X, P)   \
-    X(P, MOEFARM, "moefarm")    \
-    X(P, AITER, "aiter")
 /* clang-format on */
 MF_NAMES_DECLARE(mf_search, MF_SEARCH_, MF_SEARCH_MAP);
 MF_NAMES_DECLARE(mf_promote, MF_PROMOTE_, MF_PROMOTE_MAP);
-MF_NAMES_DECLARE(mf_consumer, MF_CONSUMER_, MF_CONSUMER_MAP);
 
 #define MF_BATCH_CLASSES_MAX 16
 #define MF_BATCH_NO_FUSE_MAX 8

@@ -58,6 +58,7 @@ static const struct field fields[] = {
     {KEY("reorder_tolerance"), DOUBLE,          AT(reorder_tolerance), 0},
     {KEY("saved"),             OPTIONAL_DOUBLE, AT(saved),             0}, /* omitted if 0 */
     {KEY("aiter"),             OPTIONAL_FLAG,   AT(aiter),             0}, /* omitted if false */
+    {KEY("foreign"),           OPTIONAL_FLAG,   AT(foreign),           0}, /* omitted if false */
 };
 /* clang-format on */
 

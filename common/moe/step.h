@@ -45,6 +45,8 @@ struct mf_step {
     double reorder_tolerance;
     /* true: AITER's production runs this step, either by its name or as a helper of a named kernel */
     bool aiter;
+    /* true: the step belongs to a Python family or another program, so libfmoe cannot dispatch it */
+    bool foreign;
 };
 
 /* Compares steps by family, then by name. */

@@ -127,45 +127,31 @@ static struct mf_production_env production_env(const struct mf_export_config *c)
     return options.aiter_env;
 }
 
-/* Limit of AITER's table test (test_csv_validation). */
-#define AITER_ERR_MAX 0.2
-
-/* Returns true, and the reason, if AITER could not run the row or would never look it up. */
-static bool aiter_refuses(const struct mf_export_config *c, const struct mf_shape *shape, char *why,
+/* Returns true, and the reason, if production looks up another key than the row's. */
+static bool has_other_key(const struct mf_export_config *c, const struct mf_shape *shape, char *why,
                           size_t cap)
 {
-    char form[MF_SHAPE_FORM_MAX];
-    (void)mf_shape_get(shape, MF_SHAPE_FORM, form, sizeof(form));
-    if (*form || shape->act_type == MF_ACT_GELU_TANH || shape->act_type == MF_ACT_SILU_STEP ||
-        shape->act_type == MF_ACT_RELU2 || shape->q_type == MF_QTYPE_PER_1X16) {
-        mf_format(why, cap,
-                  "AITER's table format cannot express form '%s', %s or %s of this shape; export it with "
-                  "consumer=moefarm",
-                  form, mf_act_name(shape->act_type), mf_qtype_name(shape->q_type));
-        return true;
-    }
-    for (int i = 0; i < c->n_steps; i++) {
-        if (c->steps[i].aiter)
-            continue;
-        mf_format(why, cap,
-                  "AITER does not dispatch %s:%s, a kernel of moefarm; export it with consumer=moefarm",
-                  c->steps[i].family, c->steps[i].name);
-        return true;
-    }
-    if (c->err1 > AITER_ERR_MAX || c->err2 > AITER_ERR_MAX) {
-        mf_format(why, cap, "err1 %.1f%% or err2 %.1f%% exceeds %.0f%%, the limit of AITER's table check",
-                  100 * c->err1, 100 * c->err2, 100 * AITER_ERR_MAX);
-        return true;
-    }
     struct mf_shape key;
     char rule[MF_REASON_MAX] = "";
     const struct mf_production_env env = production_env(c);
-    if (mf_production_row(shape, &env, &key, rule, sizeof(rule)) > 0) {
-        mf_format(why, cap, "%s; submit a batch with consumer=aiter to tune the key that production computes",
-                  rule);
-        return true;
-    }
-    return false;
+    if (mf_production_row(shape, &env, &key, rule, sizeof(rule)) == 0)
+        return false;
+    mf_format(why, cap, "%s; submit a batch with consumer=aiter to tune the key that production computes",
+              rule);
+    return true;
+}
+
+/* Returns true, and the reason, if the consumer does not dispatch the row. */
+static bool consumer_refuses(enum mf_consumer consumer, const struct mf_export_config *c,
+                             const struct mf_shape *shape, char why[MF_CONSUMER_WHY_MAX])
+{
+    struct mf_consumer_step steps[MF_EXPORT_STEPS_MAX];
+    for (int i = 0; i < c->n_steps; i++)
+        steps[i] = (struct mf_consumer_step){c->steps[i].family, c->steps[i].name, c->steps[i].covers,
+                                             c->steps[i].aiter, c->steps[i].foreign};
+    return !mf_consumer_takes_shape(consumer, shape, why) ||
+           !mf_consumer_takes_pipeline(consumer, steps, (size_t)c->n_steps, why) ||
+           !mf_consumer_takes_error(consumer, fmax(c->err1, c->err2), why);
 }
 
 /* Returns true, and the reason, if the row is left out. */
@@ -184,7 +170,11 @@ static bool refuses(const struct export *x, const struct mf_export_config *c, co
                                : "no step of the pipeline covers a GEMM");
         return true;
     }
-    return x->options->consumer == MF_CONSUMER_AITER && aiter_refuses(c, shape, why, cap);
+    char reason[MF_CONSUMER_WHY_MAX];
+    bool refused = consumer_refuses(x->options->consumer, c, shape, reason);
+    if (refused)
+        mf_format(why, cap, "%s", reason);
+    return refused || (x->options->consumer == MF_CONSUMER_AITER && has_other_key(c, shape, why, cap));
 }
 
 /* Rounds to the table's decimals, so that a row that is already in a table counts as unchanged when it is

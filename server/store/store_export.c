@@ -55,7 +55,8 @@ static int read_steps(struct mf_store *s, const char *ids, struct mf_export_conf
     int r = mf_sql(s,
                    "SELECT k.family, k.name, json_extract(t.body, '$.stage'), t.covers,"
                    " coalesce(json_extract(t.body, '$.ksplit'), 0), coalesce(json_extract(t.body, "
-                   "'$.aiter'), 0) FROM json_each(?1) e CROSS JOIN step t ON "
+                   "'$.aiter'), 0), coalesce(json_extract(t.body, '$.foreign'), 0) FROM json_each(?1) e "
+                   "CROSS JOIN step t ON "
                    "t.id = e.value"
                    " JOIN kernel k ON k.id = t.kernel ORDER BY e.key",
                    &q, "t", ids);
@@ -65,6 +66,7 @@ static int read_steps(struct mf_store *s, const char *ids, struct mf_export_conf
         struct mf_export_step *step = &c->steps[c->n_steps++];
         step->ksplit = (int32_t)mf_sql_i64(q, 4);
         step->aiter = mf_sql_i64(q, 5) != 0;
+        step->foreign = mf_sql_i64(q, 6) != 0;
         if ((r = mf_copy(step->family, sizeof(step->family), mf_sql_text(q, 0))) < 0 ||
             (r = mf_copy(step->name, sizeof(step->name), mf_sql_text(q, 1))) < 0 ||
             (r = mf_stage_parse(mf_sql_text(q, 2), &step->stage)) < 0 ||

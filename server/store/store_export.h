@@ -23,7 +23,7 @@ struct mf_export_step {
     enum mf_stage stage;
     mf_ops covers;
     int32_t ksplit;
-    bool aiter; /* AITER can dispatch the kernel by this name */
+    bool aiter, foreign; /* as in struct mf_step */
 };
 
 /* Texts are valid until the callback returns. */
