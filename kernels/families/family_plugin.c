@@ -80,7 +80,7 @@ static int check(const struct mf_family_plugins *p, const struct mf_family *f, c
 
 static int load(struct mf_family_plugins *p, const char *path, void *handle, char *why, size_t cap)
 {
-    uint64_t hash = p->hash ? p->hash : MF_HASH_SEED;
+    uint64_t hash = MF_HASH_SEED;
     void *symbol = dlsym(handle, MF_FAMILY_ENTRY);
     entry_fn entry;
     if (!symbol) {
@@ -98,8 +98,8 @@ static int load(struct mf_family_plugins *p, const char *path, void *handle, cha
         return r;
     }
     p->handles[p->n] = handle;
+    p->hashes[p->n] = hash;
     p->families[p->n++] = f;
-    p->hash = hash;
     return 0;
 }
 

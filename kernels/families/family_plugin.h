@@ -19,8 +19,8 @@
 struct mf_family_plugins {
     void *handles[MF_PLUGINS_MAX];
     const struct mf_family *families[MF_PLUGINS_MAX];
+    uint64_t hashes[MF_PLUGINS_MAX]; /* hash of each file's bytes */
     size_t n;
-    uint64_t hash; /* hash of the loaded files' bytes, in load order; 0 if no file is loaded */
 };
 
 /* Loads a shared object. Loading runs code of the object, which may crash. On failure, returns -errno and the
@@ -36,7 +36,8 @@ static inline struct mf_family_set mf_family_plugins_set(const struct mf_family_
     return (struct mf_family_set){p->families, p->n};
 }
 
-/* The kernel revision of results: the build's revision, followed by the hash of external kernels unless the
- * hash is 0. A changed external file thus changes the revision. */
+/* The revision of a family: the build's kernel revision, followed by the hash of the external files from
+ * which the family takes its kernels, unless the hash is 0. A changed external file thus changes the revision
+ * of its family. */
 #define MF_REVISION_MAX 80
 void mf_kernel_revision_with(uint64_t hash, char buf[MF_REVISION_MAX]);

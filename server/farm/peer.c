@@ -16,9 +16,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ID_MAX          (INT64_C(1) << 53)
-#define FAMILIES_MAX    64
-#define FAMILY_TEXT_MAX 200
+#define ID_MAX       (INT64_C(1) << 53)
+#define FAMILIES_MAX 64
+#define REVISION_MAX 80
 /* maximum log lines per period, about refused messages, and about workers that connect and disconnect */
 #define LOG_REFUSED       10
 #define LOG_LINKS         100
@@ -66,14 +66,15 @@ struct hello {
     const cJSON *device, *families, *running;
 };
 
-/* True if the families are at most FAMILIES_MAX texts, which are stored and shown. */
+/* True if the families are an object of at most FAMILIES_MAX names and revisions. */
 static bool are_families(const cJSON *families)
 {
     const cJSON *family;
     if (!families || cJSON_GetArraySize(families) > FAMILIES_MAX)
         return false;
     cJSON_ArrayForEach (family, families) {
-        if (!cJSON_IsString(family) || strlen(family->valuestring) > FAMILY_TEXT_MAX)
+        if (!mf_is_name(family->string, MF_FAMILY_NAME_MAX - 1) || !cJSON_IsString(family) ||
+            !mf_is_name(family->valuestring, REVISION_MAX - 1))
             return false;
     }
     return true;
@@ -92,7 +93,7 @@ static const char *read_hello(const cJSON *json, struct hello *h)
         return "class: expected gfx/cu_num, as in gfx942/304";
     if (mf_json_text(json, "model", &h->model) < 0 || !*h->model || strlen(h->model) > 200)
         return "model: expected a text of 1 to 200 bytes";
-    if (mf_json_text(json, "revision", &h->revision) < 0 || !mf_is_name(h->revision, 79))
+    if (mf_json_text(json, "revision", &h->revision) < 0 || !mf_is_name(h->revision, REVISION_MAX - 1))
         return "revision: expected a name of 1 to 79 letters, digits, '.', '_' and '-'";
     if (mf_json_text(json, "host", &h->host) == -EINVAL || strlen(h->host) > 255)
         return "host: expected a text of at most 255 bytes";
@@ -107,10 +108,12 @@ static const char *read_hello(const cJSON *json, struct hello *h)
     if (mf_json_bool(json, "compiles", &h->compiles) == -EINVAL)
         return "compiles: expected true or false";
     h->device = mf_json_object(json, "device");
-    h->families = mf_json_array(json, "families");
+    h->families = mf_json_object(json, "families");
     h->running = mf_json_array(json, "running");
     if (!are_families(h->families))
-        return "families: expected an array of at most 64 texts of at most 200 bytes";
+        return "families: expected an object of at most 64 family names, each with its revision, a name of 1 "
+               "to 79 "
+               "letters, digits, '.', '_' and '-'";
     if (!h->device || cJSON_GetArraySize(h->running) > 64)
         return "device and running: expected an object and an array of at most 64";
     return NULL;

@@ -27,7 +27,7 @@ MF_TEST(sends_hello)
     ck_assert_int_eq(number_of(hello, "pid"), getpid());
     ck_assert(cJSON_IsTrue(cJSON_GetObjectItem(hello, "simulated")));
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(hello, "running")), 0);
-    ck_assert_int_ge(cJSON_GetArraySize(mf_json_array(hello, "families")), 1);
+    ck_assert_int_ge(cJSON_GetArraySize(mf_json_object(hello, "families")), 1);
     ck_assert_str_eq(text_of(mf_json_object(hello, "device"), "class"), "gfx942/304");
     /* The agent repeats HELLO until the coordinator answers. */
     skip(MF_MESSAGE_HELLO);
@@ -573,9 +573,10 @@ MF_TEST(allows_one_worker_per_device)
     "'{\"op\":\"described\",\"class\":\"x/1\",\"model\":\"m\",\"isa\":\"\",\"compiler\":\"\",\"memory\":1," \
     "\"llc\":1,\"cores\":1,\"peak_gflops\":{\"bf16\":1,\"f32\":1},\"mem_read_gbs\":1,\"gap_us\":1,"         \
     "\"simulated\":true}' >&3; "
-#define HELLO                                                                                             \
-    "echo "                                                                                               \
-    "'{\"op\":\"hello\",\"protocol\":1,\"name\":\"sh\",\"revision\":\"r\",\"families\":[\"f\"],\"can\":[" \
+#define HELLO                                                                                          \
+    "echo "                                                                                            \
+    "'{\"op\":\"hello\",\"protocol\":1,\"name\":\"sh\",\"revision\":\"r\",\"families\":{\"f\":\"r\"}," \
+    "\"can\":["                                                                                        \
     "\"unit\"]}' >&3; "
 
 /* clang-format off */

@@ -500,16 +500,16 @@ static const struct bad bad_messages[] = {
      "{\"unit\":1,\"attempt\":1,\"epoch\":1,\"seq\":1,\"step\":1,\"us\":1e999}", "malformed"},
     {"another model under the name", MF_MESSAGE_HELLO,
      "{\"worker\":\"first\",\"instance\":\"other\",\"class\":\"gfx942/"
-     "304\",\"model\":\"n\",\"device\":{},\"revision\":\"r\",\"families\":[]}",
+     "304\",\"model\":\"n\",\"device\":{},\"revision\":\"r\",\"families\":{}}",
      "name_taken"},
     {"a name with spaces", MF_MESSAGE_HELLO,
      "{\"worker\":\"a "
      "b\",\"instance\":\"x\",\"class\":\"gfx942/"
-     "304\",\"model\":\"m\",\"device\":{},\"revision\":\"r\",\"families\":[]}",
+     "304\",\"model\":\"m\",\"device\":{},\"revision\":\"r\",\"families\":{}}",
      "malformed"},
     {"a malformed class", MF_MESSAGE_HELLO,
      "{\"worker\":\"w2\",\"instance\":\"x\",\"class\":\"gfx942\",\"model\":\"m\",\"device\":{},\"revision\":"
-     "\"r\",\"families\":[]}",
+     "\"r\",\"families\":{}}",
      "malformed"},
 };
 
@@ -616,7 +616,7 @@ static const char stored_sql[] =
     "{\"name\":\"x\",\"family\":\"fake\",\"stage\":\"move\",\"covers\":\"sort\",\"block_m\":0,\"ksplit\":0," \
     "\"needs\":[],\"gives\":[],\"workspace\":0,\"flops\":1,\"bytes\":1,\"reorder_tolerance\":0}"
 #define GOOD_REJECTION "{\"family\":\"fake\",\"kernel\":\"x*\",\"rule\":\"dtype\",\"reason\":\"no\"}"
-#define DEVICE_MEMBERS "\"device\":{\"gap_us\":1},\"revision\":\"r1\",\"families\":[],\"simulated\":true"
+#define DEVICE_MEMBERS "\"device\":{\"gap_us\":1},\"revision\":\"r1\",\"families\":{},\"simulated\":true"
 
 /* body: the end of a message that begins with the key of the running unit (RESULT), or with the worker's name
  * and instance (HELLO). */

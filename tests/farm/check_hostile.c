@@ -311,7 +311,8 @@ static char *hello(const char *name, const char *member, const char *text)
     cJSON_AddNumberToObject(device, "gap_us", 0.5);
     cJSON_AddNumberToObject(json, "pid", 1);
     cJSON_AddTrueToObject(json, "simulated");
-    cJSON_AddItemToArray(cJSON_AddArrayToObject(json, "families"), cJSON_CreateString(text));
+    cJSON_AddStringToObject(cJSON_AddObjectToObject(json, "families"),
+                            strcmp(member, "families") == 0 ? text : "fake", "r1");
     cJSON_AddItemToObject(json, "running", cJSON_CreateArray());
     char *printed = mf_json_print(json);
     cJSON_Delete(json);
@@ -322,8 +323,8 @@ static char *hello(const char *name, const char *member, const char *text)
 static const struct {
     const char *member;
     bool free_text;
-} hello_members[] = {{"worker", false}, {"instance", false}, {"class", false}, {"revision", false},
-                     {"model", true},   {"host", true},      {"version", true}};
+} hello_members[] = {{"worker", false},   {"instance", false}, {"class", false}, {"revision", false},
+                     {"families", false}, {"model", true},     {"host", true},   {"version", true}};
 
 MF_TEST(keeps_texts_of_hello)
 {

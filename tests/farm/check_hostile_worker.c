@@ -120,7 +120,7 @@ MF_TEST(refuses_extreme_devices, .rows = MF_ARRAY_LEN(device_numbers))
     ck_assert_int_eq(fake_worker_open(&w, f.zmq, f.process.hub, "w"), 0);
     ck_assert_int_eq(fake_worker_send(&w, MF_MESSAGE_HELLO,
                                       "{\"worker\":\"w\",\"instance\":\"i\",\"class\":\"gfx942/304\","
-                                      "\"model\":\"m\",\"device\":{%s},\"revision\":\"r1\",\"families\":[],"
+                                      "\"model\":\"m\",\"device\":{%s},\"revision\":\"r1\",\"families\":{},"
                                       "\"simulated\":true}",
                                       device_numbers[_i].device),
                      0);
@@ -637,7 +637,7 @@ MF_TEST(hello_is_bounded)
     ck_assert_int_eq(
         fake_worker_send(&w, MF_MESSAGE_HELLO,
                          "{\"worker\":\"v\",\"instance\":\"i\",\"class\":\"gfx942/304\","
-                         "\"model\":\"m\",\"device\":{},\"revision\":\"r1\",\"families\":[\"%s\"],"
+                         "\"model\":\"m\",\"device\":{},\"revision\":\"r1\",\"families\":{\"%s\":\"r1\"},"
                          "\"simulated\":true}",
                          family),
         0);

@@ -98,6 +98,7 @@ static bool fill_hello(const struct mf_agent *a, cJSON *m)
                 *device = mf_runner_pool_described(a->runner_pool);
     static const char *const of_device[] = {"class", "model", "simulated"};
     static const char *const of_hello[] = {"revision", "families"};
+    static const char *const optional[] = {"sandbox", "refused_families"};
     bool ok = cJSON_AddStringToObject(m, "worker", a->o.name) &&
               cJSON_AddStringToObject(m, "instance", a->instance) &&
               cJSON_AddStringToObject(m, "host", a->host) && mf_json_add_i64(m, "pid", (int64_t)getpid()) &&
@@ -108,9 +109,10 @@ static bool fill_hello(const struct mf_agent *a, cJSON *m)
         ok = add_copy(m, of_device[i], cJSON_GetObjectItemCaseSensitive(device, of_device[i]));
     for (size_t i = 0; ok && i < MF_ARRAY_LEN(of_hello); i++)
         ok = add_copy(m, of_hello[i], cJSON_GetObjectItemCaseSensitive(hello, of_hello[i]));
-    const cJSON *sandbox = cJSON_GetObjectItemCaseSensitive(hello, "sandbox");
-    if (ok && sandbox)
-        ok = add_copy(m, "sandbox", sandbox);
+    for (size_t i = 0; ok && i < MF_ARRAY_LEN(optional); i++) {
+        const cJSON *item = cJSON_GetObjectItemCaseSensitive(hello, optional[i]);
+        ok = !item || add_copy(m, optional[i], item);
+    }
     return ok;
 }
 

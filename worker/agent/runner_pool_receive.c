@@ -71,7 +71,7 @@ void mf_runner_pool_take_hello(struct mf_runner_pool *c, struct mf_member *p, cJ
     const char *revision;
     if (strcmp(mf_channel_op(message), "hello") != 0 ||
         mf_json_i64(message, "protocol", 1, 1, &protocol) < 0 ||
-        mf_json_text(message, "revision", &revision) < 0 || !mf_json_array(message, "families") ||
+        mf_json_text(message, "revision", &revision) < 0 || !mf_json_object(message, "families") ||
         !mf_runner_pool_can(message, "unit")) {
         cJSON_Delete(message);
         if (p == &c->working)

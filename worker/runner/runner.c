@@ -116,23 +116,48 @@ static bool is_listed(const char *list, const char *name)
     return mf_family_is_listed(list && *list ? list : NULL, name);
 }
 
-/* Adds the names of the families for the device's kind that the list selects. "" selects all families except
- * those available only on request. The kind is taken from the device's name, so the device need not be open.
- * Returns false if out of memory. */
-static bool add_families(const struct runner *r, const char *list, cJSON *array)
+/* Returns the hash of the files and programs outside the build from which the family takes its kernels; 0 if
+ * there are none. */
+static uint64_t external_hash(const struct runner *r, const struct mf_family *f)
+{
+    for (int i = 0; i < r->options->n_foreign; i++) {
+        if (mf_foreign_family(r->foreign[i]) == f)
+            return mf_foreign_hash(r->foreign[i]);
+    }
+    for (size_t i = 0; i < r->plugins.loaded.n; i++) {
+        if (r->plugins.loaded.families[i] == f)
+            return r->plugins.loaded.hashes[i];
+    }
+    if (strcmp(f->name, "asm") == 0)
+        return mf_asm_hash(getenv(MF_ASM_FOLDER_ENV));
+    return strcmp(f->name, "aiter") == 0 ? mf_aiter_tree_hash(getenv(MF_AITER_FOLDER_ENV)) : 0;
+}
+
+/* Adds the family and its revision to an object. Returns false if out of memory. */
+static bool add_family(const struct runner *r, const struct mf_family *f, cJSON *families)
+{
+    char revision[MF_REVISION_MAX];
+    mf_kernel_revision_with(external_hash(r, f), revision);
+    return cJSON_AddStringToObject(families, f->name, revision) != NULL;
+}
+
+/* Adds the families for the device's kind that the list selects, with their revisions. "" selects all
+ * families except those available only on request. The kind is taken from the device's name, so the device
+ * need not be open. Returns false if out of memory. */
+static bool add_families(const struct runner *r, const char *list, cJSON *families)
 {
     size_t n, kind = strcspn(r->options->device, ":");
-    const struct mf_family *const *families = mf_families(&n);
-    bool ok = array != NULL;
+    const struct mf_family *const *known = mf_families(&n);
+    bool ok = families != NULL;
     for (size_t i = 0; ok && i < n; i++) {
-        const char *of = families[i]->device_kind;
+        const char *of = known[i]->device_kind;
         if (strlen(of) == kind && strncmp(of, r->options->device, kind) == 0 &&
-            is_listed(list, families[i]->name) && !(mf_family_on_request(families[i]) && (!list || !*list)))
-            ok = add_text_item(array, families[i]->name);
+            is_listed(list, known[i]->name) && !(mf_family_on_request(known[i]) && (!list || !*list)))
+            ok = add_family(r, known[i], families);
     }
     for (size_t i = 0; ok && i < r->extra.n; i++) {
         if (is_listed(list, r->extra.families[i]->name))
-            ok = add_text_item(array, r->extra.families[i]->name);
+            ok = add_family(r, r->extra.families[i], families);
     }
     return ok;
 }
@@ -157,27 +182,26 @@ static const char *find_unknown_family(const struct runner *r, char word[MF_FAMI
     return NULL;
 }
 
-static uint64_t hash_of_names(const cJSON *array)
+static uint64_t hash_of_families(const cJSON *families)
 {
     const cJSON *item;
     uint64_t hash = MF_HASH_SEED;
-    cJSON_ArrayForEach (item, array)
+    cJSON_ArrayForEach (item, families) {
+        hash = mf_hash64(item->string, strlen(item->string) + 1, hash);
         hash = mf_hash64(item->valuestring, strlen(item->valuestring) + 1, hash);
+    }
     return hash;
 }
 
-/* Computes a hash of everything that differs from the built-in kernels: plugins, prebuilt kernels, foreign
- * runners and --families. The hash is 0 if nothing differs. Workers that offer the same steps have equal
- * hashes. The farm caches enumerations by revision, which includes the hash. */
+/* Computes a hash of the families that the worker offers. 0: all families of this build and no others. */
 static int hash_of_offers(const struct runner *r, const cJSON *families, uint64_t *ret)
 {
-    _cleanup_(cJSON_Deletep) cJSON *all = cJSON_CreateArray();
-    if (!all || !add_families(r, "", all))
+    const struct runner plain = {
+        .options = &(struct mf_runner_options){.device = r->options->device, .families = ""}};
+    _cleanup_(cJSON_Deletep) cJSON *all = cJSON_CreateObject();
+    if (!all || !add_families(&plain, "", all))
         return -ENOMEM;
-    *ret = r->plugins.loaded.hash ^ mf_asm_hash(getenv(MF_ASM_FOLDER_ENV)) ^
-           mf_aiter_tree_hash(getenv(MF_AITER_FOLDER_ENV)) ^ hash_of_names(families) ^ hash_of_names(all);
-    for (int i = 0; i < r->options->n_foreign; i++)
-        *ret ^= mf_foreign_hash(r->foreign[i]);
+    *ret = hash_of_families(families) ^ hash_of_families(all);
     return 0;
 }
 
@@ -189,10 +213,26 @@ static bool compiles(const struct runner *r)
     return r->options->n_foreign == 0 && mf_device_hip_compiler(r->options->device, &unknown, &compiler) == 0;
 }
 
+/* Adds the families that could not be loaded, with the reasons. Returns false if out of memory. */
+static bool add_refused(const struct runner *r, cJSON *hello)
+{
+    cJSON *list = cJSON_AddArrayToObject(hello, "refused_families");
+    bool ok = list != NULL;
+    for (size_t i = 0; ok && i < r->plugins.n_refused; i++) {
+        cJSON *item = cJSON_CreateObject();
+        ok = cJSON_AddStringToObject(item, "name", r->plugins.refused[i].name) &&
+             cJSON_AddStringToObject(item, "why", r->plugins.refused[i].why) &&
+             cJSON_AddItemToArray(list, item);
+        if (!ok)
+            cJSON_Delete(item);
+    }
+    return ok;
+}
+
 static int send_hello(struct runner *r)
 {
     _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("hello");
-    cJSON *families = m ? cJSON_AddArrayToObject(m, "families") : NULL;
+    cJSON *families = m ? cJSON_AddObjectToObject(m, "families") : NULL;
     char revision[MF_REVISION_MAX];
     uint64_t hash;
     if (!add_families(r, r->options->families, families) || hash_of_offers(r, families, &hash) < 0)
@@ -200,7 +240,7 @@ static int send_hello(struct runner *r)
     mf_kernel_revision_with(hash, revision);
     bool ok = mf_json_add_i64(m, "protocol", 1) && cJSON_AddStringToObject(m, "name", "moefarm-worker") &&
               cJSON_AddStringToObject(m, "revision", revision) &&
-              cJSON_AddStringToObject(m, "sandbox", r->sandbox);
+              cJSON_AddStringToObject(m, "sandbox", r->sandbox) && add_refused(r, m);
     cJSON *can = ok ? cJSON_AddArrayToObject(m, "can") : NULL;
     if (!can || !add_text_item(can, "unit") || (compiles(r) && !add_text_item(can, "ahead")))
         return -ENOMEM;
@@ -224,10 +264,16 @@ static int take_have(struct runner *r, const cJSON *message)
 
 static int send_unknown_family(struct runner *r, const char *word)
 {
-    _cleanup_(cJSON_Deletep) cJSON *all = cJSON_CreateArray();
-    _cleanup_(mf_freep) char *names = add_families(r, "", all) ? mf_json_print(all) : NULL;
+    _cleanup_(cJSON_Deletep) cJSON *all = cJSON_CreateObject();
+    char names[MF_REASON_MAX] = "";
+    const cJSON *family;
+    (void)add_families(r, "", all);
+    cJSON_ArrayForEach (family, all) {
+        size_t len = strlen(names);
+        mf_format(names + len, sizeof(names) - len, "%s%s", len ? ", " : "", family->string);
+    }
     return send_error(r, MF_STATUS_UNSUPPORTED, "--families: unknown family %s; this device has %s", word,
-                      names ? names : "");
+                      names);
 }
 
 static int describe(struct runner *r, const cJSON *message)

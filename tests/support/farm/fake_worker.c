@@ -87,8 +87,9 @@ int fake_worker_hello(struct fake_worker *w, const char *running)
         "\"model\":\"%s\","
         "\"device\":{\"class\":\"%s\",\"model\":\"%s\",\"gap_us\":%.9g,\"peak_gflops\":{\"bf16\":1000},\"mem_"
         "read_gbs\":100,"
-        "\"llc\":1000000},\"revision\":\"%s\",\"families\":[\"fake\"],\"simulated\":%s,\"running\":%s}",
-        w->name, w->instance, w->class, w->model, w->class, w->model, w->gap_us, w->revision,
+        "\"llc\":1000000},\"revision\":\"%s\",\"families\":{\"fake\":\"%s\"},\"simulated\":%s,\"running\":%"
+        "s}",
+        w->name, w->instance, w->class, w->model, w->class, w->model, w->gap_us, w->revision, w->revision,
         w->real ? "false" : "true", running);
 }
 

@@ -61,7 +61,8 @@ static void add_workers(struct fixture *f)
             "INSERT INTO worker (name, instance, model, host, pid, version, revision, families, state, unit, "
             "step, joined_ms, seen_ms, busy,"
             " n_results, n_deaths) VALUES (?, 'i', ?, ?, ?, '0.1.0', 'r1', "
-            "'[\"move\",\"two_stage\",\"one_stage\",\"onednn\"]', ?, ?, ?, ?, ?, ?, ?, ?)",
+            "'{\"move\":\"r1\",\"two_stage\":\"r1\",\"one_stage\":\"r1\",\"onednn\":\"r1\"}', ?, ?, ?, ?, ?, "
+            "?, ?, ?)",
             "tititItiitii", w->name, w->model, w->host, (int64_t)(4000 + i), w->state, w->unit, w->step,
             f->now_ms - 3600000, f->now_ms - w->seen_s * 1000, w->busy, w->results, w->deaths);
     }
