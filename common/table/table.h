@@ -133,7 +133,10 @@ enum mf_severity { MF_WARNING, MF_ERROR };
     X(P, UNREACHABLE, "unreachable") /* no AITER call computes this key */                                \
     X(P, UNSTABLE, "unstable")     /* no measurement of us was accepted */                              \
     X(P, TOKEN_ORDER, "token_order") /* slower than a row with more tokens */                           \
-    X(P, HOLE, "hole")             /* a token count between two rows of a layer model is missing */
+    X(P, HOLE, "hole")             /* a token count between two rows of a layer model is missing */     \
+    /* Only in configuration files of vLLM and SGLang (triton/triton_file.h) */                         \
+    X(P, KEY_ORDER, "key_order")   /* token counts out of order (warning) */                            \
+    X(P, IGNORED, "ignored")       /* a value that the kernel ignores (warning) */
 MF_NAMES_DECLARE(mf_problem_code, MF_PROBLEM_, MF_PROBLEM_MAP);
 /* clang-format on */
 
@@ -145,7 +148,9 @@ struct mf_problem {
     const char *reason; /* names the field and the fix */
 };
 
-enum mf_table_op { MF_TABLE_FMOE, MF_TABLE_FHMOE, MF_TABLE_GROUPED };
+/* MF_TABLE_TRITON: a configuration file of vLLM or SGLang (triton/triton_file.h). The table has only its
+ * problems. */
+enum mf_table_op { MF_TABLE_FMOE, MF_TABLE_FHMOE, MF_TABLE_GROUPED, MF_TABLE_TRITON };
 
 /* Maximum number of stored problems per code; further problems are only counted. */
 #define MF_TABLE_PROBLEMS_MAX 10000

@@ -48,8 +48,10 @@ static const struct {
     [MF_PROBLEM_KERNEL]      = {FAILS,   "unknown kernel name"},
     [MF_PROBLEM_UNLISTED]    = {WARNS,   "kernel name that this build's AITER lists lack"},
     [MF_PROBLEM_FOREIGN]     = {WARNS,   "kernel family that this build lacks"},
-    [MF_PROBLEM_UNREACHABLE]     = {WARNS,   "key that no AITER call computes"},
+    [MF_PROBLEM_UNREACHABLE]     = {WARNS,   "key that production never looks up"},
     [MF_PROBLEM_HOLE]        = {WARNS,   "missing token count in a ladder"},
+    [MF_PROBLEM_KEY_ORDER]   = {WARNS,   "token counts out of order"},
+    [MF_PROBLEM_IGNORED]     = {WARNS,   "value that the kernel ignores"},
 };
 /* clang-format on */
 
@@ -546,8 +548,8 @@ int mf_tables_check(struct mf_table *const *tables, size_t n, const struct mf_ch
 
 bool mf_check_applies(const struct mf_table *t, enum mf_problem_code code)
 {
-    return t->op == MF_TABLE_FMOE || code == MF_PROBLEM_OPERATOR || code == MF_PROBLEM_MALFORMED ||
-           code == MF_PROBLEM_CONFLICT;
+    return t->op == MF_TABLE_FMOE || t->op == MF_TABLE_TRITON || code == MF_PROBLEM_OPERATOR ||
+           code == MF_PROBLEM_MALFORMED || code == MF_PROBLEM_CONFLICT;
 }
 
 int mf_table_unreadable(const char *name, const char *why, struct mf_table **ret)
