@@ -53,7 +53,8 @@ struct mf_step {
 int mf_step_compare(const struct mf_step *a, const struct mf_step *b);
 
 /* Copies a name without the factor of split-K at its end: "name_sk4" becomes "name". Returns the factor, or 0
- * if the name has none. The names of AITER's kernels in tables have no factor. */
+ * if the name has none. The names of AITER's kernels in tables have no factor. Names that are too long for
+ * `ret` are truncated and keep their factor. */
 int32_t mf_step_drop_ksplit(const char *name, char ret[MF_STEP_NAME_MAX]);
 
 /* Returns a JSON object as a heap string that the caller frees; NULL if memory runs out. */

@@ -112,7 +112,7 @@ static bool has_instance(const struct mf_aiter_lists *l, const char *name)
     char kind[16], tile[64], version[16];
     int stage = 0, v = 0;
     const char *at = strstr(name, "_v");
-    if (!at || sscanf(at, "_v%d", &v) != 1 ||
+    if (!at || sscanf(at, "_v%9d", &v) != 1 ||
         sscanf(name, "moe_ck2stages_gemm%d_%31[0-9x]_%15[0-9x]", &stage, tile, version) != 3)
         return false;
     mf_format(kind, sizeof(kind), "_gemm%d_", stage);
@@ -165,6 +165,8 @@ enum mf_aiter_known mf_aiter_name_known(const struct mf_aiter_lists *lists, cons
 bool mf_aiter_is_step(const char *name)
 {
     char plain[MF_STEP_NAME_MAX];
+    if (!mf_is_name(name, MF_STEP_NAME_MAX - 1)) /* mf_step_drop_ksplit truncates longer names */
+        return false;
     if (match_any(host_patterns, MF_ARRAY_LEN(host_patterns), name))
         return true;
     (void)mf_step_drop_ksplit(name, plain);

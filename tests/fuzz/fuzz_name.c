@@ -16,6 +16,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     MF_MUST(!known ||
             (name[0] && strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-") ==
                             strlen(name)));
-    MF_MUST(!known || strlen(name) >= MF_STEP_NAME_MAX || mf_is_name(name, MF_STEP_NAME_MAX - 1));
+    MF_MUST(!known || strlen(name) < MF_STEP_NAME_MAX);
+    known = mf_aiter_name_known(NULL, name) != MF_AITER_NO_KERNEL;
+    MF_MUST(!known || mf_is_name(name, MF_STEP_NAME_MAX - 1));
     return 0;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
+#include "common/base/text.h"
 #include "common/moe/pipeline_search.h"
 #include "common/table/table_file.h"
 #include "kernels/aiter/aiter.h"
@@ -83,6 +84,41 @@ static const struct {
 MF_TEST(known_names, .rows = MF_ARRAY_LEN(names))
 {
     ck_assert_msg(mf_aiter_name_known(NULL, names[_i].name) == names[_i].known, "%s", names[_i].name);
+}
+
+/* clang-format off */
+static const struct {
+    const char *start; /* of the name */
+    size_t fill;       /* number of zeros after the start */
+    const char *end;
+    bool is_step;
+} steps[] = {
+    {"aiter_quant_x",          0,   "",       true},
+    {"aiter_moe_sorting_m32",  0,   "",       true},
+    {"aiter_moe_sorting_m32",  0,   "_sk4",   false}, /* host steps have no split-K */
+    {"cktile_a8w4_bm32",       0,   "_sk4",   true},
+    {"cktile_a8w4_bm32",       0,   "<b>",    false},
+    {"cktile_a8w4_bm32",       0,   "<b>_sk4", false},
+    {"no_such_kernel",         0,   "_sk4",   false},
+    {"",                       0,   "",       false},
+    {"",                       0,   "_sk4",   false},
+    /* 159 characters are the longest name of a step */
+    {"cktile_a8w4_bm",         145, "",       true},
+    {"cktile_a8w4_bm",         146, "",       false},
+    {"cktile_a8w4_bm",         146, "<b>",    false},
+    {"opus_moe1_",             200, "\n,=cmd", false},
+    {"aiter_moe_sorting_m",    140, "",       true},
+    {"aiter_moe_sorting_m",    141, "",       false},
+};
+/* clang-format on */
+
+/* Names of steps are stored and shown, so the whole name counts, and not its first characters. */
+MF_TEST(step_names, .rows = MF_ARRAY_LEN(steps))
+{
+    char name[512], zeros[256] = "";
+    memset(zeros, '0', steps[_i].fill);
+    mf_format(name, sizeof(name), "%s%s%s", steps[_i].start, zeros, steps[_i].end);
+    ck_assert_msg(mf_aiter_is_step(name) == steps[_i].is_step, "%s", name);
 }
 
 /* --- the space ------------------------------------------------------------------------------------------ */
