@@ -33,10 +33,20 @@ struct valid_step {
 };
 
 struct measured {
+    enum mf_consumer consumer;
     struct valid_step *valid_step;
     size_t n, cap;
     int counts[MF_STATUS_N_];
 };
+
+/* Only steps that the consumer dispatches can be in its pipelines. */
+static bool may_dispatch(const struct measured *m, const struct mf_step *step, double err)
+{
+    const struct mf_consumer_step s = mf_consumer_step(step);
+    char why[MF_CONSUMER_WHY_MAX];
+    return mf_consumer_takes_step(m->consumer, &s, why) &&
+           (step->stage == MF_STAGE_MOVE || mf_consumer_takes_error(m->consumer, err, why));
+}
 
 /* Collects the steps that passed all gates; only these can be in a pipeline. */
 static int take_measured(void *context, const struct mf_measured_row *row)
@@ -56,6 +66,8 @@ static int take_measured(void *context, const struct mf_measured_row *row)
     r = mf_step_from_json(json, &valid_step->step, &bad_field);
     if (r < 0)
         return r;
+    if (!may_dispatch(m, &valid_step->step, row->err))
+        return 0;
     valid_step->us = row->us;
     valid_step->id = row->step;
     m->n++;
@@ -166,6 +178,7 @@ static int start_search(struct mf_farm *f, struct mf_task *g)
         return -ENOMEM;
     struct measured *m = &k->measured;
     double gap_us;
+    m->consumer = g->batch->options.consumer;
     int r = mf_store_measured_each(f->store, g->id, take_measured, m);
     if (r == 0)
         r = mf_trust_gap_us(f, g->model, &gap_us);
