@@ -88,6 +88,22 @@ struct mf_device_ops {
      * sample's device time. Neither this function nor `launch` allocates, locks or makes system calls. Errors
      * of `launch` are returned unchanged. */
     int (*time)(struct mf_device *d, mf_launch_fn launch, void *context, int n, double *ret_us);
+    /* Launches a graph that other code of the process has captured with the device's runtime (hipGraph_t or
+     * CUgraph). Within `time`, the graph becomes a part of the sample. Otherwise it runs at once, and the
+     * call returns when the graph has run. The caller keeps the graph and the memory that its kernels use
+     * until the sample has run. Returns -ENODATA for a graph without kernels, and -ECANCELED, with the reason
+     * in open_error, if the runtime refuses the graph. NULL for a device without graphs. */
+    int (*launch_graph)(struct mf_device *d, void *graph);
+    /* Times one run that cannot be captured: calls before(context, 0), then launch(context, 0), and sets
+     * *ret_us to the device time between the two events around the second call. Both calls queue their work
+     * on `stream`, behind a delay that hides the time that the host needs for them, up to 0.1 s; if the first
+     * delay was too short, the run is repeated. What a launch runs on another stream during the delay is done
+     * before `before` begins. NULL for a device whose launches run on the host. */
+    int (*time_eager)(struct mf_device *d, mf_launch_fn before, mf_launch_fn launch, void *context,
+                      double *ret_us);
+    /* Queues a fill of device memory with a repeated 4-byte pattern on `stream`. bytes is a multiple of 4.
+     * NULL for a device without streams. */
+    int (*fill)(struct mf_device *d, void *at, size_t bytes, uint32_t pattern);
     /* Replaces the contents of the L2 cache and of the instruction caches with unrelated data and code, so
      * that the next timed launch starts cold and does not wait for the write-back of dirty lines. *ret_bytes
      * is the size of the buffer that replaces the L2 contents. Returns launch errors. If evict_caches is
@@ -120,8 +136,8 @@ struct mf_device_ops {
      * calls this before any other operation. */
     int (*enter)(struct mf_device *d);
     /* Waits for all work on the device, launched by any code of the process. Returns -EIO if the device
-     * failed. If the device was opened with `guest`, returns -EBUSY if a stream capture is in progress, and
-     * invalidates the capture. */
+     * failed. Returns -EBUSY if a stream capture was in progress, and invalidates the capture. A runner exits
+     * instead if a capture of foreign code stays open, because the device then refuses most calls. */
     int (*sync)(struct mf_device *d);
 };
 
@@ -141,11 +157,11 @@ struct mf_device {
     /* Where to store the resource usage of kernels that are looked up and launched; NULL: usage is not
      * stored. */
     struct mf_resource_usage *use;
-    /* Stream of the next launches on a GPU opened with `guest`: hipStream_t or CUstream; NULL: the default
-     * stream. */
+    /* Stream of the next launches on a GPU: hipStream_t or CUstream; NULL: the default stream. The caller
+     * sets it if the device was opened with `guest`, otherwise the device itself when it is opened. */
     void *stream;
-    /* Output of the compiler or runtime for the last kernel that failed to open; "" if no kernel failed to
-     * open. */
+    /* Output of the compiler or runtime for the last kernel that failed to open, to be prepared or to launch;
+     * "" if none failed. */
     char open_error[256];
 };
 

@@ -19,7 +19,7 @@
 #include "kernels/core/device.h"
 #include "kernels/core/tensors.h"
 
-#define MF_FAMILY_API 10
+#define MF_FAMILY_API 11
 /* A shared object that contains a family exports this function: const struct mf_family *mf_family_entry(void)
  * (kernels/families/family_plugin.h, examples/family_plain.c). */
 #define MF_FAMILY_ENTRY "mf_family_entry"
@@ -86,6 +86,19 @@ struct mf_family {
     /* Describes to mf_hip_open how to open the steps of a GPU family (kernels/families/family_hip.h).
      * Optional. */
     const struct mf_hip_steps *hip_steps;
+    /* True for code of a framework: `prepare` runs the framework once and captures its launches for these
+     * arguments in a graph, and `launch` replays the graph (mf_device_ops.launch_graph). Inputs must be valid
+     * when `prepare` is called. Measurements then keep the addresses of inputs and copy other values into
+     * them, so that a kernel captures once per output buffer. They also prepare a verified run before they
+     * poison its output, because a launch that escapes from the capture to another stream runs at once. */
+    bool captures;
+    /* Copies results that a framework returns in memory of its own to `gives`, after a timed run and outside
+     * of the timed interval. Optional. Returns 0 or a negative errno. */
+    int (*finish)(struct mf_kernel *kernel, const struct mf_launch *launch);
+    /* Returns NULL if the launches of a prepared kernel can be captured. Otherwise returns the reason, which
+     * is valid until `close`; `launch` then runs the framework, which queues its work on mf_device.stream,
+     * and the kernel is timed eagerly (mf_device_ops.time_eager). Optional. */
+    const char *(*eager)(const struct mf_kernel *kernel);
 };
 
 /* Returns the kernel revision of this build, a hash of the kernel sources. Results with different kernel

@@ -1,6 +1,7 @@
 /* Tests the AMD module of kernels/gpu/host/device_hip.c on a fake HIP runtime (emulator/hip/runtime.h).
  * Covers every call of struct mf_device_ops, the device description, refused calls, and failures that end the
  * process. */
+#include <dlfcn.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -237,6 +238,166 @@ MF_TEST(returns_a_launch_error)
     release(&z);
 }
 
+static int allocate_more(struct zeroing *z)
+{
+    return z->device->ops->alloc(z->device, 64) ? 0 : -ENOMEM;
+}
+
+static int load_more(struct zeroing *z)
+{
+    const struct mf_code code = zero_code();
+    return mf_hip_function_open(z->device, &code, &z->function);
+}
+
+static int ignore_an_error(struct zeroing *z)
+{
+    (void)z->device->ops->alloc(z->device, 64);
+    return 0;
+}
+
+/* Allocating memory and loading code are forbidden while a sample is captured. The error is the launch's
+ * result, and the device stays usable. */
+static const struct {
+    int (*more)(struct zeroing *z);
+    int r;
+} forbidden[] = {{allocate_more, -ENOMEM}, {load_more, -ENOTSUP}, {ignore_an_error, -ECANCELED}};
+
+MF_TEST(returns_a_capture_error, .rows = MF_ARRAY_LEN(forbidden))
+{
+    struct zeroing z = zeroing_of(), other = zeroing_of();
+    double us;
+
+    z.more = forbidden[_i].more;
+    ck_assert_int_eq(device->ops->time(device, zero_row, &z, 1, &us), forbidden[_i].r);
+    ck_assert_int_eq(device->ops->sync(device), 0);
+    ck_assert_int_eq(device->ops->time(device, zero_row, &other, 2, &us), 0);
+    ck_assert_int_eq(zero_rows(&other), 3);
+    release(&other);
+}
+
+/* ---- work of foreign code ---- */
+
+enum { CREATE_STREAM, BEGIN_CAPTURE, END_CAPTURE, DESTROY_GRAPH };
+#define NON_BLOCKING ((void *)1)
+#define THREAD_LOCAL ((void *)1)
+
+/* Calls the runtime as a framework does that shares the process with the device. */
+static int runtime_call(int call, void *a, void *b)
+{
+    static const char *const names[] = {"hipStreamCreateWithFlags", "hipStreamBeginCapture",
+                                        "hipStreamEndCapture", "hipGraphDestroy"};
+    int (*f)(void *, void *);
+    void *symbol = dlsym(dlopen("libamdhip64.so.6", RTLD_NOW), names[call]);
+
+    ck_assert_ptr_nonnull(symbol);
+    memcpy(&f, &symbol, sizeof(f));
+    return f(a, b);
+}
+
+static void *foreign_stream(void)
+{
+    void *stream = NULL;
+
+    ck_assert_int_eq(runtime_call(CREATE_STREAM, &stream, NON_BLOCKING), 0);
+    return stream;
+}
+
+/* Captures launches of the first n rows on a stream of the framework. */
+static void *foreign_graph(struct zeroing *z, int n)
+{
+    void *own = device->stream, *stream = foreign_stream(), *graph = NULL;
+
+    ck_assert_int_eq(runtime_call(BEGIN_CAPTURE, stream, THREAD_LOCAL), 0);
+    device->stream = stream;
+    for (int i = 0; i < n; i++)
+        ck_assert_int_eq(zero_row(z, i), 0);
+    device->stream = own;
+    ck_assert_int_eq(runtime_call(END_CAPTURE, stream, &graph), 0);
+    return graph;
+}
+
+struct mixed {
+    struct zeroing *z;
+    void *graph;
+};
+
+/* A pipeline of a foreign graph between two launches of the device. */
+static int launch_mixed(void *context, int index)
+{
+    const struct mixed *m = context;
+    (void)index;
+    int r = zero_row(m->z, 2);
+    if (r == 0)
+        r = device->ops->launch_graph(device, m->graph);
+    return r == 0 ? zero_row(m->z, 3) : r;
+}
+
+MF_TEST(replays_a_foreign_graph)
+{
+    struct zeroing z = zeroing_of();
+    struct mixed m = {&z, foreign_graph(&z, 2)};
+    double alone = 0, us = 0;
+
+    ck_assert_int_eq(zero_rows(&z), 0);
+    ck_assert_int_eq(device->ops->time(device, zero_row, &z, 1, &alone), 0);
+    ck_assert_int_eq(device->ops->time(device, launch_mixed, &m, 1, &us), 0);
+    ck_assert_int_eq(zero_rows(&z), 15);
+    ck_assert(us >= 4); /* the emulated runtime adds 1 us per launch */
+    (void)runtime_call(DESTROY_GRAPH, m.graph, NULL);
+    release(&z);
+}
+
+MF_TEST(runs_a_foreign_graph_at_once)
+{
+    struct zeroing z = zeroing_of();
+    void *graph = foreign_graph(&z, 2);
+
+    ck_assert_int_eq(device->ops->launch_graph(device, graph), 0);
+    ck_assert_int_eq(zero_rows(&z), 3);
+    (void)runtime_call(DESTROY_GRAPH, graph, NULL);
+    release(&z);
+}
+
+MF_TEST(refuses_a_graph_without_kernels, .rows = 2)
+{
+    struct zeroing z = zeroing_of();
+    struct mixed m = {&z, foreign_graph(&z, 0)};
+    double us = 0;
+
+    ck_assert_int_eq(_i == 0 ? device->ops->launch_graph(device, m.graph)
+                             : device->ops->time(device, launch_mixed, &m, 1, &us),
+                     -ENODATA);
+    ck_assert_ptr_nonnull(strstr(device->open_error, "the captured graph has no kernels"));
+    ck_assert_int_eq(zero_rows(&z), 0);
+    ck_assert_int_eq(device->ops->time(device, zero_row, &z, 1, &us), 0);
+    ck_assert_int_eq(zero_rows(&z), 1);
+    (void)runtime_call(DESTROY_GRAPH, m.graph, NULL);
+    release(&z);
+}
+
+static int fill_rows(void *context, int index)
+{
+    const struct zeroing *z = context;
+    (void)index;
+    return device->ops->fill(device, z->y, ROWS * COLS * sizeof(*z->y), 0x11111111);
+}
+
+/* `before` runs on the stream, so it overwrites what earlier work has written. */
+MF_TEST(times_an_eager_launch)
+{
+    struct zeroing z = zeroing_of();
+    double us = 0;
+
+    ck_assert_int_eq(zero_row(&z, 3), 0);
+    ck_assert_int_eq(device->ops->time_eager(device, fill_rows, zero_row, &z, &us), 0);
+    ck_assert_int_eq(zero_rows(&z), 1);
+    ck_assert(us >= 1);
+    z.fails_at = z.calls + 1;
+    ck_assert_int_eq(device->ops->time_eager(device, fill_rows, zero_row, &z, &us), -EDOM);
+    ck_assert_int_eq(device->ops->time(device, zero_row, &z, 1, &us), 0);
+    release(&z);
+}
+
 /* The fake runtime runs a launch only when the host synchronises. A real runtime may do the same. */
 MF_TEST(runs_at_synchronisation)
 {
@@ -372,32 +533,11 @@ static void copy_beyond(void)
     (void)device->ops->copy(device, here, device->ops->alloc(device, 64), 128);
 }
 
-static int allocate_more(struct zeroing *z)
+/* Foreign code begins a capture and does not end it. */
+static void leave_a_capture(void)
 {
-    return z->device->ops->alloc(z->device, 64) ? 0 : -ENOMEM;
-}
-
-static int load_more(struct zeroing *z)
-{
-    const struct mf_code code = zero_code();
-    return mf_hip_function_open(z->device, &code, &z->function);
-}
-
-/* Allocating memory and loading code are forbidden while a sample is captured. */
-static void allocate_in_a_sample(void)
-{
-    struct zeroing z = zeroing_of();
-    double us;
-    z.more = allocate_more;
-    (void)device->ops->time(device, zero_row, &z, 1, &us);
-}
-
-static void load_in_a_sample(void)
-{
-    struct zeroing z = zeroing_of();
-    double us;
-    z.more = load_more;
-    (void)device->ops->time(device, zero_row, &z, 1, &us);
+    (void)runtime_call(BEGIN_CAPTURE, foreign_stream(), THREAD_LOCAL);
+    (void)device->ops->sync(device);
 }
 
 /* evict_caches() reads twice the L2 size with the kernel that measures memory bandwidth, then runs a kernel
@@ -444,8 +584,7 @@ static const struct {
     {"", write_beyond, "out of bounds: at 112 of a buffer of 112 bytes (zero.hip:"},
     {"", write_beyond, "running a step: an illegal memory access was encountered"},
     {"", copy_beyond, "copying: invalid argument"},
-    {"", allocate_in_a_sample, "operation not permitted when stream is capturing"},
-    {"", load_in_a_sample, "operation not permitted when stream is capturing"},
+    {"", leave_a_capture, "on which foreign code has left a capture open: operation not permitted"},
 };
 /* clang-format on */
 

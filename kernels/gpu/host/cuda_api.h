@@ -13,6 +13,7 @@ typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphExec_st *CUgraphExec;
+typedef struct CUgraphNode_st *CUgraphNode;
 typedef int CUdevice;
 typedef unsigned long long CUdeviceptr;
 typedef uint32_t cuuint32_t;
@@ -51,6 +52,20 @@ enum {
 typedef enum {
     CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1,
 } CUstreamCaptureMode;
+
+typedef enum {
+    CU_STREAM_CAPTURE_STATUS_NONE = 0,
+    CU_STREAM_CAPTURE_STATUS_ACTIVE = 1,
+} CUstreamCaptureStatus;
+
+enum {
+    CU_STREAM_SET_CAPTURE_DEPENDENCIES = 1,
+};
+
+typedef enum {
+    CU_GRAPH_NODE_TYPE_KERNEL = 0,
+    CU_GRAPH_NODE_TYPE_GRAPH = 4,
+} CUgraphNodeType;
 
 typedef struct {
     char bytes[16];

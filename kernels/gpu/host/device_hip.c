@@ -8,11 +8,7 @@
  *
  * A failed device returns only errors until the process that uses it ends. A runner process therefore exits.
  * A guest runs in another application's process, so it returns the errors instead. */
-#if defined(MF_HIP_NVIDIA)
-#    include "kernels/gpu/host/hip_calls_nvidia.h"
-#else
-#    include "kernels/gpu/host/hip_calls_amd.h"
-#endif
+#include "kernels/gpu/host/device_hip_private.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -31,7 +27,6 @@
 #include "kernels/gpu/host/hip_open.h"
 #include "kernels/gpu/src/args.h"
 
-#define DELAY_NS 60000 /* upper bound of the time to queue a graph on an idle host */
 /* maximum idle time, because after longer samples the device heats up even with more idle time */
 #define REST_MAX_US       10000
 #define EXIT_FAULT        86 /* exit status after a device failure */
@@ -46,37 +41,6 @@
 #define LINE_ITERATIONS   8
 #define HALVES_ATTEMPTS   3 /* more than one, because an attempt misses an SM that another program occupies */
 
-struct mf_module {
-    hipModule_t module;
-};
-
-struct hip_device {
-    struct mf_device base; /* must be first */
-    struct mf_hip_calls c;
-    int ordinal, max_shared;
-    mf_hip_current current;
-    bool has_programmatic_launch; /* the architecture supports mf_grid.programmatic_launch */
-    bool guest;
-    atomic_bool failed;
-    hipStream_t stream; /* stream of this module; NULL for a guest */
-    hipEvent_t from, to;
-    struct mf_compiler compiler;
-    struct mf_module *own;
-    hipFunction_t delay, empty, read, peak;
-    hipFunction_t peak_fp8, add_cycles; /* Hopper only, otherwise NULL */
-    /* evict_fill and evict_discard: NVIDIA only, otherwise NULL */
-    hipFunction_t evict_code, evict_fill, evict_discard;
-    void *canary_memory;
-    void *evict_buffer; /* evict_bytes bytes, followed by space for a sum */
-    uint64_t evict_bytes;
-    uint64_t rest_until_ns; /* end of the idle time after the last sample */
-};
-
-static struct hip_device *of(struct mf_device *d)
-{
-    return (struct hip_device *)d;
-}
-
 /* ---- errors ---- */
 
 static int errno_of(hipError_t e)
@@ -84,8 +48,8 @@ static int errno_of(hipError_t e)
     return e == hipErrorOutOfMemory ? -ENOMEM : -EIO;
 }
 
-/* True for errors that indicate a failed device or an invalidated capture. An error of an asynchronous launch
- * is returned by a later call. HIP uses CUDA's error numbers but has no names for some of them. */
+/* True for errors that indicate a failed device. An error of an asynchronous launch is returned by a later
+ * call. HIP uses CUDA's error numbers but has no names for some of them. */
 static bool is_failure(hipError_t e)
 {
     static const int failures[] = {
@@ -93,7 +57,6 @@ static bool is_failure(hipError_t e)
         700, 702, 709, 710, /* illegal address, timeout, context destroyed, assert */
         714, 715, 716, 717, /* stack, illegal instruction, misaligned address, address space */
         718, 719,           /* invalid program counter, other launch failure */
-        900, 901,           /* not allowed during capture, capture invalidated */
         999,                /* unknown */
     };
     for (size_t i = 0; i < MF_ARRAY_LEN(failures); i++) {
@@ -103,20 +66,17 @@ static bool is_failure(hipError_t e)
     return false;
 }
 
-/* True for errors that another capture in the process causes. Such errors do not mean that the device failed.
- * In every capture mode the runtime refuses to synchronise a device while a stream on it is being captured.
- */
+/* True for errors that a capture in the process causes: the application's, or foreign code's in a runner.
+ * Such errors do not mean that the device failed. In every capture mode the runtime refuses to synchronise a
+ * device while a stream on it is being captured. */
 static bool is_capture_error(hipError_t e)
 {
     return (int)e >= 900 && (int)e <= 907;
 }
 
-/* Checks the result of a call that fails only on a failed device. After a failure, exits the process or marks
- * a guest as failed. */
-static void check(struct hip_device *d, hipError_t e, const char *what)
+/* Exits the process or marks a guest as failed. */
+static void fail(struct hip_device *d, hipError_t e, const char *what)
 {
-    if (e == hipSuccess || (d->guest && is_capture_error(e)))
-        return;
     if (!d->failed)
         (void)fprintf(stderr, "device failure in %s: %s\n", what, mf_hip_error_text(&d->c, e));
     d->failed = true;
@@ -124,11 +84,23 @@ static void check(struct hip_device *d, hipError_t e, const char *what)
         _exit(EXIT_FAULT);
 }
 
+/* Checks the result of a call that fails only on a failed device or because of a capture. Returns -ECANCELED
+ * after a capture error. After a failure of the device, exits the process, or returns -EIO for a guest. */
+int mf_hip_check(struct hip_device *d, hipError_t e, const char *what)
+{
+    if (e != hipSuccess && !is_capture_error(e))
+        fail(d, e, what);
+    if (e != hipSuccess && !d->failed)
+        mf_format(d->base.open_error, sizeof(d->base.open_error), "%s: %s", what,
+                  mf_hip_error_text(&d->c, e));
+    return d->failed ? -EIO : e == hipSuccess ? 0 : -ECANCELED;
+}
+
 /* Checks the result of a call that may also fail for other reasons. */
-static hipError_t check_failure(struct hip_device *d, hipError_t e, const char *what)
+hipError_t mf_hip_check_failure(struct hip_device *d, hipError_t e, const char *what)
 {
     if (is_failure(e))
-        check(d, e, what);
+        fail(d, e, what);
     return e;
 }
 
@@ -136,13 +108,15 @@ static hipError_t check_failure(struct hip_device *d, hipError_t e, const char *
 
 static void *hip_alloc(struct mf_device *base, size_t bytes)
 {
-    struct hip_device *d = of(base);
+    struct hip_device *d = mf_hip_of(base);
     void *p = NULL;
-    if (bytes == 0 || check_failure(d, mf_hip_malloc(&d->c, &p, bytes), "allocating memory") != hipSuccess)
+    if (bytes == 0 ||
+        mf_hip_check_failure(d, mf_hip_malloc(&d->c, &p, bytes), "allocating memory") != hipSuccess)
         return NULL;
-    check(d, mf_hip_clear(&d->c, p, bytes), "clearing memory");
-    check(d, d->c.hipStreamSynchronize(NULL), "clearing memory");
-    if (d->failed) {
+    int r = mf_hip_check(d, mf_hip_clear(&d->c, p, bytes), "clearing memory");
+    if (r == 0)
+        r = mf_hip_check(d, d->c.hipStreamSynchronize(NULL), "clearing memory");
+    if (r < 0) {
         (void)mf_hip_free(&d->c, p);
         return NULL;
     }
@@ -153,31 +127,48 @@ static void hip_release(struct mf_device *base, void *memory, size_t bytes)
 {
     (void)bytes;
     if (memory)
-        check(of(base), mf_hip_free(&of(base)->c, memory), "releasing memory");
+        (void)mf_hip_check(mf_hip_of(base), mf_hip_free(&mf_hip_of(base)->c, memory), "releasing memory");
 }
 
 static int hip_copy(struct mf_device *base, void *to, const void *from, size_t bytes)
 {
-    struct hip_device *d = of(base);
-    check(d, mf_hip_copy(&d->c, to, from, bytes), "copying");
+    struct hip_device *d = mf_hip_of(base);
+    int r = mf_hip_check(d, mf_hip_copy(&d->c, to, from, bytes), "copying");
     /* The copy may return as soon as the host buffer is read, and d->stream does not wait for the null
      * stream. */
-    if (!d->guest)
-        check(d, d->c.hipStreamSynchronize(NULL), "copying");
-    return d->failed ? -EIO : 0;
+    if (r == 0 && !d->guest)
+        r = mf_hip_check(d, d->c.hipStreamSynchronize(NULL), "copying");
+    return r;
 }
 
 static int hip_enter(struct mf_device *base)
 {
-    check(of(base), mf_hip_enter(&of(base)->c, of(base)->current), "entering the device");
-    return of(base)->failed ? -EIO : 0;
+    return mf_hip_check(mf_hip_of(base), mf_hip_enter(&mf_hip_of(base)->c, mf_hip_of(base)->current),
+                        "entering the device");
 }
 
-static int hip_sync(struct mf_device *base)
+/* Ends a capture on the device's own stream, which foreign code began or an error invalidated. */
+static void end_capture(struct hip_device *d)
 {
-    hipError_t e = of(base)->c.hipDeviceSynchronize();
-    check(of(base), e, "waiting for the device");
-    return of(base)->failed ? -EIO : e != hipSuccess ? -EBUSY : 0;
+    hipGraph_t graph = NULL;
+    (void)mf_hip_check_failure(d, d->c.hipStreamEndCapture(d->stream, &graph), "ending a capture");
+    if (graph)
+        (void)d->c.hipGraphDestroy(graph);
+}
+
+int mf_hip_sync(struct mf_device *base)
+{
+    struct hip_device *d = mf_hip_of(base);
+    int r = mf_hip_check(d, d->c.hipDeviceSynchronize(), "waiting for the device");
+    if (r != -ECANCELED)
+        return r;
+    if (!d->guest) {
+        end_capture(d);
+        hipError_t e = d->c.hipDeviceSynchronize();
+        if (e != hipSuccess)
+            fail(d, e, "waiting for the device, on which foreign code has left a capture open");
+    }
+    return -EBUSY;
 }
 
 /* ---- code objects ---- */
@@ -204,7 +195,7 @@ static void *read_file(const char *path)
 static int hip_module_load(struct mf_device *base, const char *path, char *why, size_t why_cap,
                            struct mf_module **ret)
 {
-    struct hip_device *d = of(base);
+    struct hip_device *d = mf_hip_of(base);
     _cleanup_(mf_freep) void *image = read_file(path);
     struct mf_module *m = calloc(1, sizeof(*m));
     if (!image || !m) {
@@ -212,7 +203,7 @@ static int hip_module_load(struct mf_device *base, const char *path, char *why, 
         free(m);
         return image ? -ENOMEM : -ENOENT;
     }
-    hipError_t e = check_failure(d, d->c.hipModuleLoadData(&m->module, image), "loading code");
+    hipError_t e = mf_hip_check_failure(d, d->c.hipModuleLoadData(&m->module, image), "loading code");
     if (e != hipSuccess) {
         mf_format(why, why_cap, "%s is not a code object for %s: %s", path, base->info.class.gfx,
                   mf_hip_error_text(&d->c, e));
@@ -226,9 +217,12 @@ static int hip_module_load(struct mf_device *base, const char *path, char *why, 
 static struct mf_module *hip_module_unload(struct mf_device *base, struct mf_module *m)
 {
     if (m) {
-        if (!of(base)->guest) /* the application of a guest synchronises once before it unloads modules */
-            check(of(base), of(base)->c.hipStreamSynchronize(of(base)->stream), "unloading code");
-        check(of(base), of(base)->c.hipModuleUnload(m->module), "unloading code");
+        if (!mf_hip_of(base)
+                 ->guest) /* the application of a guest synchronises once before it unloads modules */
+            (void)mf_hip_check(mf_hip_of(base),
+                               mf_hip_of(base)->c.hipStreamSynchronize(mf_hip_of(base)->stream),
+                               "unloading code");
+        (void)mf_hip_check(mf_hip_of(base), mf_hip_of(base)->c.hipModuleUnload(m->module), "unloading code");
     }
     free(m);
     return NULL;
@@ -261,13 +255,15 @@ static int record_launch_usage(struct hip_device *d, hipFunction_t f, const stru
 
 static int hip_module_function(struct mf_device *base, struct mf_module *m, const char *name, void **ret)
 {
-    struct hip_device *d = of(base);
+    struct hip_device *d = mf_hip_of(base);
     hipFunction_t f;
     int own = 0;
-    if (check_failure(d, d->c.hipModuleGetFunction(&f, m->module, name), "finding a kernel") != hipSuccess)
+    if (mf_hip_check_failure(d, d->c.hipModuleGetFunction(&f, m->module, name), "finding a kernel") !=
+        hipSuccess)
         return -ENOENT;
     (void)d->c.hipFuncGetAttribute(&own, HIP_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, f);
-    check(d, mf_hip_allow_shared(&d->c, f, d->max_shared - own), "setting a kernel's shared memory limit");
+    (void)mf_hip_check(d, mf_hip_allow_shared(&d->c, f, d->max_shared - own),
+                       "setting a kernel's shared memory limit");
     if (base->use)
         record_function_usage(d, f);
     *ret = (void *)f;
@@ -277,7 +273,7 @@ static int hip_module_function(struct mf_device *base, struct mf_module *m, cons
 static int hip_module_launch(struct mf_device *base, void *function, const struct mf_grid *grid,
                              const void *block, size_t bytes)
 {
-    struct hip_device *d = of(base);
+    struct hip_device *d = mf_hip_of(base);
     void *extra[] = {HIP_LAUNCH_PARAM_BUFFER_POINTER, (void *)(uintptr_t)block, HIP_LAUNCH_PARAM_BUFFER_SIZE,
                      &bytes, HIP_LAUNCH_PARAM_END};
     void *one[] = {(void *)(uintptr_t)block};
@@ -287,8 +283,8 @@ static int hip_module_launch(struct mf_device *base, void *function, const struc
         return -E2BIG;
     hipError_t e = mf_hip_launch_grid(&d->c, (hipFunction_t)function, grid,
                                       grid->programmatic_launch && d->has_programmatic_launch,
-                                      d->guest ? (hipStream_t)base->stream : d->stream, whole, packed);
-    (void)check_failure(d, e, "launching");
+                                      (hipStream_t)base->stream, whole, packed);
+    (void)mf_hip_check_failure(d, e, "launching");
     if (e != hipSuccess && !d->failed && is_capture_error(e))
         return -ECANCELED;
     return e == hipSuccess ? 0 : d->failed ? -EIO : e == hipErrorOutOfMemory ? -ENOMEM : -EINVAL;
@@ -297,12 +293,12 @@ static int hip_module_launch(struct mf_device *base, void *function, const struc
 static int hip_compile(struct mf_device *base, const struct mf_code *codes, size_t n, char (*paths)[PATH_MAX],
                        char (*whys)[MF_CODE_WHY_MAX])
 {
-    return mf_code_make(&of(base)->compiler, codes, n, mf_cpus_allowed(), paths, whys);
+    return mf_code_make(&mf_hip_of(base)->compiler, codes, n, mf_cpus_allowed(), paths, whys);
 }
 
 static int hip_tensor_map(struct mf_device *base, const struct mf_tma_tensor *t, void *ret)
 {
-    return mf_hip_tensor_map(&of(base)->c, t, ret) == hipSuccess ? 0 : -ENOTSUP;
+    return mf_hip_tensor_map(&mf_hip_of(base)->c, t, ret) == hipSuccess ? 0 : -ENOTSUP;
 }
 
 /* ---- time ---- */
@@ -323,21 +319,27 @@ static int launch_own(struct hip_device *d, hipFunction_t f, uint32_t blocks, ui
 static int capture(struct hip_device *d, mf_launch_fn launch, void *context, int n, hipGraphExec_t *ret)
 {
     hipGraph_t graph = NULL;
-    int r = 0;
-    check(d, d->c.hipStreamBeginCapture(d->stream, hipStreamCaptureModeThreadLocal), "capturing");
+    int r =
+        mf_hip_check(d, d->c.hipStreamBeginCapture(d->stream, hipStreamCaptureModeThreadLocal), "capturing");
+    if (r < 0) {
+        end_capture(d);
+        return r;
+    }
+    d->capturing = true;
     for (int i = 0; i < n && r >= 0; i++)
         r = launch(context, i);
-    hipError_t e = check_failure(d, d->c.hipStreamEndCapture(d->stream, &graph), "capturing");
+    d->capturing = false;
+    hipError_t e = mf_hip_check_failure(d, d->c.hipStreamEndCapture(d->stream, &graph), "capturing");
     if (r >= 0)
-        check(d, e, "capturing");
+        r = mf_hip_check(d, e, "capturing");
     if (r >= 0)
-        check(d, mf_hip_instantiate(&d->c, ret, graph), "making a graph");
+        r = mf_hip_check(d, mf_hip_instantiate(&d->c, ret, graph), "making a graph");
     if (graph)
         (void)d->c.hipGraphDestroy(graph);
     return r;
 }
 
-static void wait_for_rest(const struct hip_device *d)
+void mf_hip_wait_for_rest(const struct hip_device *d)
 {
     const struct timespec until = {(time_t)(d->rest_until_ns / 1000000000u),
                                    (long)(d->rest_until_ns % 1000000000u)};
@@ -345,27 +347,50 @@ static void wait_for_rest(const struct hip_device *d)
         ;
 }
 
+/* Queues a delay, during which the host can queue the work of a sample. */
+int mf_hip_queue_delay(struct hip_device *d, uint64_t ns)
+{
+    return d->delay ? launch_own(d, d->delay, 1, 1, &ns, sizeof(ns)) : 0;
+}
+
+int mf_hip_record(struct hip_device *d, hipEvent_t event)
+{
+    return mf_hip_check(d, d->c.hipEventRecord(event, d->stream), "timing");
+}
+
+/* Waits for the end of a sample and computes its time. The device then rests. */
+int mf_hip_elapsed(struct hip_device *d, double *ret_us)
+{
+    float ms = 0;
+    int r = mf_hip_check(d, d->c.hipEventSynchronize(d->to), "running a step");
+    if (r == 0)
+        r = mf_hip_check(d, d->c.hipEventElapsedTime(&ms, d->from, d->to), "timing");
+    if (r < 0)
+        return r;
+    *ret_us = (double)ms * 1e3;
+    d->rest_until_ns = mf_now_ns() + (uint64_t)(fmin(*ret_us, REST_MAX_US) * 1e3);
+    return 0;
+}
+
 static int hip_time(struct mf_device *base, mf_launch_fn launch, void *context, int n, double *ret_us)
 {
-    struct hip_device *d = of(base);
-    const uint64_t delay = DELAY_NS;
+    struct hip_device *d = mf_hip_of(base);
     hipGraphExec_t graph = NULL;
-    float ms = 0;
     int r = capture(d, launch, context, n, &graph);
     if (r < 0)
         return r;
-    wait_for_rest(d);
-    if (d->delay)
-        r = launch_own(d, d->delay, 1, 1, &delay, sizeof(delay));
-    check(d, d->c.hipEventRecord(d->from, d->stream), "timing");
-    check(d, d->c.hipGraphLaunch(graph, d->stream), "timing");
-    check(d, d->c.hipEventRecord(d->to, d->stream), "timing");
-    check(d, d->c.hipEventSynchronize(d->to), "running a step");
-    check(d, d->c.hipEventElapsedTime(&ms, d->from, d->to), "timing");
-    check(d, d->c.hipGraphExecDestroy(graph), "timing");
-    *ret_us = (double)ms * 1e3;
-    d->rest_until_ns = mf_now_ns() + (uint64_t)(fmin(*ret_us, REST_MAX_US) * 1e3);
-    return r;
+    mf_hip_wait_for_rest(d);
+    r = mf_hip_queue_delay(d, MF_HIP_DELAY_NS);
+    if (r == 0)
+        r = mf_hip_record(d, d->from);
+    if (r == 0)
+        r = mf_hip_check(d, d->c.hipGraphLaunch(graph, d->stream), "timing");
+    if (r == 0)
+        r = mf_hip_record(d, d->to);
+    if (r == 0)
+        r = mf_hip_elapsed(d, ret_us);
+    int destroyed = mf_hip_check(d, d->c.hipGraphExecDestroy(graph), "timing");
+    return r < 0 ? r : destroyed;
 }
 
 struct read_args {
@@ -378,7 +403,7 @@ struct read_args {
  * that such reads evict dirty lines. */
 static int hip_evict_caches(struct mf_device *base, double *ret_bytes)
 {
-    struct hip_device *d = of(base);
+    struct hip_device *d = mf_hip_of(base);
     const uint32_t blocks = (uint32_t)base->info.cores * READ_BLOCKS;
     const struct read_args read_args = {d->evict_buffer, d->evict_bytes,
                                         (uint8_t *)d->evict_buffer + d->evict_bytes};
@@ -472,7 +497,7 @@ static struct mf_l2_halves find_halves(struct hip_device *d)
         if (hip_module_launch(&d->base, (void *)d->add_cycles, &grid, &adding, sizeof(adding)) < 0)
             break;
         hipError_t e = d->c.hipStreamSynchronize(d->stream);
-        check(d, e, "measuring the L2 partitions");
+        (void)mf_hip_check(d, e, "measuring the L2 partitions");
         if (e != hipSuccess || hip_copy(&d->base, cycles, memory + lines, n) < 0)
             break;
         halves = mf_l2_halves_of(cycles, sms, LINES);
@@ -483,7 +508,7 @@ static struct mf_l2_halves find_halves(struct hip_device *d)
 
 static int hip_canary(struct mf_device *base, double *ret_us)
 {
-    struct hip_device *d = of(base);
+    struct hip_device *d = mf_hip_of(base);
     struct peak_args peak_args = {PEAK_ITERATIONS / 4, 1, d->canary_memory};
     struct own_launch peak = {d, d->peak, (uint32_t)base->info.cores * 2, 256, &peak_args, sizeof(peak_args)};
     return hip_time(base, run_own, &peak, 1, ret_us);
@@ -493,7 +518,7 @@ static int hip_canary(struct mf_device *base, double *ret_us)
 
 static void hip_free(struct mf_device *base)
 {
-    struct hip_device *d = of(base);
+    struct hip_device *d = mf_hip_of(base);
     if (d->own)
         (void)hip_module_unload(base, d->own);
     if (d->canary_memory)
@@ -514,10 +539,15 @@ static void hip_free(struct mf_device *base)
     .kind = "hip", .own_memory = true, .free = hip_free, .alloc = hip_alloc, .release = hip_release, \
     .copy = hip_copy, .module_load = hip_module_load, .module_unload = hip_module_unload,            \
     .module_function = hip_module_function, .module_launch = hip_module_launch,                      \
-    .compile = hip_compile, .tensor_map = hip_tensor_map, .enter = hip_enter, .sync = hip_sync
+    .compile = hip_compile, .tensor_map = hip_tensor_map, .enter = hip_enter, .sync = mf_hip_sync
 /* clang-format on */
-static const struct mf_device_ops hip_ops = {COMMON_OPS, .time = hip_time, .evict_caches = hip_evict_caches,
-                                             .canary = hip_canary},
+static const struct mf_device_ops hip_ops = {COMMON_OPS,
+                                             .time = hip_time,
+                                             .evict_caches = hip_evict_caches,
+                                             .canary = hip_canary,
+                                             .launch_graph = mf_hip_launch_graph,
+                                             .time_eager = mf_hip_time_eager,
+                                             .fill = mf_hip_queue_fill},
                                   guest_ops = {COMMON_OPS};
 
 static bool find_call(void *library, const char *name, void *ret, char *why, size_t why_cap)
@@ -686,6 +716,7 @@ static void unload_own_kernels(struct hip_device *d)
 static int open_streams(struct hip_device *d)
 {
     hipError_t e = d->c.hipStreamCreateWithFlags(&d->stream, hipStreamNonBlocking);
+    d->base.stream = d->stream;
     if (e == hipSuccess)
         e = d->c.hipEventCreateWithFlags(&d->from, hipEventDefault);
     if (e == hipSuccess)

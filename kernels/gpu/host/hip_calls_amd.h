@@ -25,7 +25,9 @@
     X(hipModuleUnload) X(hipModuleGetFunction) X(hipFuncGetAttribute) X(hipModuleLaunchKernel)              \
     X(hipStreamBeginCapture) X(hipStreamEndCapture) X(hipGraphInstantiate) X(hipGraphLaunch)                \
     X(hipGraphExecDestroy) X(hipGraphDestroy) X(hipGetErrorString) X(hipRuntimeGetVersion)                  \
-    X(hipDeviceGetPCIBusId) X(hipModuleOccupancyMaxActiveBlocksPerMultiprocessor) X(hipDeviceSynchronize)
+    X(hipDeviceGetPCIBusId) X(hipModuleOccupancyMaxActiveBlocksPerMultiprocessor) X(hipDeviceSynchronize)   \
+    X(hipStreamGetCaptureInfo_v2) X(hipStreamUpdateCaptureDependencies) X(hipGraphAddChildGraphNode)        \
+    X(hipGraphGetNodes) X(hipGraphKernelNodeGetParams) X(hipGraphChildGraphNodeGetGraph) X(hipMemsetD32Async)
 /* clang-format on */
 
 struct mf_hip_calls {
@@ -63,6 +65,24 @@ static inline hipError_t mf_hip_copy(const struct mf_hip_calls *c, void *to, con
 static inline hipError_t mf_hip_clear(const struct mf_hip_calls *c, void *p, size_t bytes)
 {
     return c->hipMemset(p, 0, bytes);
+}
+typedef unsigned long long mf_hip_capture_id;
+/* Queues a fill of n words. */
+static inline hipError_t mf_hip_fill(const struct mf_hip_calls *c, void *at, uint32_t word, size_t n,
+                                     hipStream_t stream)
+{
+    return c->hipMemsetD32Async(at, (int)word, n, stream);
+}
+/* Does not use the node's type, because releases of the runtime number the types differently. */
+static inline bool mf_hip_is_kernel_node(const struct mf_hip_calls *c, hipGraphNode_t node)
+{
+    hipKernelNodeParams params;
+    return c->hipGraphKernelNodeGetParams(node, &params) == hipSuccess;
+}
+/* Returns true and the graph of a child graph node. */
+static inline bool mf_hip_child_of(const struct mf_hip_calls *c, hipGraphNode_t node, hipGraph_t *ret)
+{
+    return c->hipGraphChildGraphNodeGetGraph(node, ret) == hipSuccess;
 }
 static inline hipError_t mf_hip_instantiate(const struct mf_hip_calls *c, hipGraphExec_t *ret,
                                             hipGraph_t graph)

@@ -25,6 +25,9 @@ typedef CUstream hipStream_t;
 typedef CUevent hipEvent_t;
 typedef CUgraph hipGraph_t;
 typedef CUgraphExec hipGraphExec_t;
+typedef CUgraphNode hipGraphNode_t;
+typedef CUstreamCaptureStatus hipStreamCaptureStatus;
+typedef cuuint64_t mf_hip_capture_id;
 
 #define hipSuccess                                CUDA_SUCCESS
 #define hipErrorOutOfMemory                       CUDA_ERROR_OUT_OF_MEMORY
@@ -32,6 +35,8 @@ typedef CUgraphExec hipGraphExec_t;
 #define hipStreamNonBlocking                      CU_STREAM_NON_BLOCKING
 #define hipEventDefault                           CU_EVENT_DEFAULT
 #define hipStreamCaptureModeThreadLocal           CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+#define hipStreamCaptureStatusActive              CU_STREAM_CAPTURE_STATUS_ACTIVE
+#define hipStreamSetCaptureDependencies           CU_STREAM_SET_CAPTURE_DEPENDENCIES
 #define hipDeviceAttributeMultiprocessorCount     CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 #define hipDeviceAttributeL2CacheSize             CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
 #define hipDeviceAttributeClockRate               CU_DEVICE_ATTRIBUTE_CLOCK_RATE
@@ -66,7 +71,11 @@ typedef CUgraphExec hipGraphExec_t;
     X(hipGraphDestroy, cuGraphDestroy) X(hipDriverGetVersion, cuDriverGetVersion)                      \
     X(error_string, cuGetErrorString) X(uuid, cuDeviceGetUuid_v2)                                      \
     X(hipModuleOccupancyMaxActiveBlocksPerMultiprocessor, cuOccupancyMaxActiveBlocksPerMultiprocessor) \
-    X(encode_tiled, cuTensorMapEncodeTiled) X(hipDeviceSynchronize, cuCtxSynchronize)
+    X(encode_tiled, cuTensorMapEncodeTiled) X(hipDeviceSynchronize, cuCtxSynchronize)                  \
+    X(hipStreamGetCaptureInfo_v2, cuStreamGetCaptureInfo_v2) X(fill_at, cuMemsetD32Async)              \
+    X(hipStreamUpdateCaptureDependencies, cuStreamUpdateCaptureDependencies)                           \
+    X(hipGraphAddChildGraphNode, cuGraphAddChildGraphNode) X(hipGraphGetNodes, cuGraphGetNodes)        \
+    X(node_type, cuGraphNodeGetType) X(hipGraphChildGraphNodeGetGraph, cuGraphChildGraphNodeGetGraph)
 /* clang-format on */
 
 struct mf_hip_calls {
@@ -110,6 +119,24 @@ static inline hipError_t mf_hip_copy(const struct mf_hip_calls *c, void *to, con
 static inline hipError_t mf_hip_clear(const struct mf_hip_calls *c, void *p, size_t bytes)
 {
     return c->set_at((CUdeviceptr)(uintptr_t)p, 0, bytes);
+}
+/* Queues a fill of n words. */
+static inline hipError_t mf_hip_fill(const struct mf_hip_calls *c, void *at, uint32_t word, size_t n,
+                                     hipStream_t stream)
+{
+    return c->fill_at((CUdeviceptr)(uintptr_t)at, word, n, stream);
+}
+static inline bool mf_hip_is_kernel_node(const struct mf_hip_calls *c, hipGraphNode_t node)
+{
+    CUgraphNodeType type;
+    return c->node_type(node, &type) == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_KERNEL;
+}
+/* Returns true and the graph of a child graph node. */
+static inline bool mf_hip_child_of(const struct mf_hip_calls *c, hipGraphNode_t node, hipGraph_t *ret)
+{
+    CUgraphNodeType type;
+    return c->node_type(node, &type) == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_GRAPH &&
+           c->hipGraphChildGraphNodeGetGraph(node, ret) == CUDA_SUCCESS;
 }
 static inline hipError_t mf_hip_instantiate(const struct mf_hip_calls *c, hipGraphExec_t *ret,
                                             hipGraph_t graph)

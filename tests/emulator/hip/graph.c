@@ -78,6 +78,66 @@ CALL hipStreamEndCapture(hipStream_t stream, hipGraph_t *ret)
     return hipSuccess;
 }
 
+/* The nodes of a graph are its launches, and a child graph becomes launches of its parent. */
+CALL hipGraphGetNodes(hipGraph_t graph, hipGraphNode_t *nodes, size_t *n)
+{
+    FAKE_ENTER();
+    for (size_t i = 0; nodes && i < graph->n; i++)
+        nodes[i] = (hipGraphNode_t)(void *)&graph->launches[i];
+    *n = graph->n;
+    return hipSuccess;
+}
+
+CALL hipGraphKernelNodeGetParams(hipGraphNode_t node, hipKernelNodeParams *ret)
+{
+    FAKE_ENTER();
+    (void)node;
+    *ret = (hipKernelNodeParams){.kernelParams = NULL};
+    return hipSuccess;
+}
+
+CALL hipGraphChildGraphNodeGetGraph(hipGraphNode_t node, hipGraph_t *ret)
+{
+    FAKE_ENTER();
+    (void)node, (void)ret;
+    return hipErrorInvalidValue;
+}
+
+CALL hipStreamGetCaptureInfo_v2(hipStream_t stream, hipStreamCaptureStatus *status, unsigned long long *id,
+                                hipGraph_t *graph, const hipGraphNode_t **dependencies, size_t *n)
+{
+    FAKE_ENTER();
+    *status = capture.stream != stream ? hipStreamCaptureStatusNone
+              : capture.spoilt         ? hipStreamCaptureStatusInvalidated
+                                       : hipStreamCaptureStatusActive;
+    *id = 1;
+    *graph = capture.graph;
+    *dependencies = NULL;
+    *n = 0;
+    return hipSuccess;
+}
+
+CALL hipStreamUpdateCaptureDependencies(hipStream_t stream, hipGraphNode_t *dependencies, size_t n,
+                                        unsigned flags)
+{
+    FAKE_ENTER();
+    if (capture.stream != stream || n != 1 || !dependencies[0] || flags != hipStreamSetCaptureDependencies)
+        fake_misuse("only the node of a new child graph becomes the stream's dependency");
+    return hipSuccess;
+}
+
+CALL hipGraphAddChildGraphNode(hipGraphNode_t *ret, hipGraph_t graph, const hipGraphNode_t *dependencies,
+                               size_t n, hipGraph_t child)
+{
+    hipError_t r = hipSuccess;
+    FAKE_ENTER();
+    (void)dependencies, (void)n;
+    for (size_t i = 0; i < child->n && r == hipSuccess; i++)
+        r = fake_graph_add(graph, &child->launches[i]);
+    *ret = (hipGraphNode_t)(void *)graph;
+    return r;
+}
+
 CALL hipGraphInstantiate(hipGraphExec_t *ret, hipGraph_t graph, hipGraphNode_t *error_node, char *log,
                          size_t log_bytes)
 {

@@ -143,5 +143,16 @@ CALL hipMemset(void *to, int value, size_t bytes)
     const struct mf_known_range *r = mf_known_below(&memory.known, (uintptr_t)to);
     if (!r || (uintptr_t)to + bytes > r->to)
         return hipErrorInvalidValue;
-    return fake_queue_set(to, value, bytes);
+    return fake_queue_set(fake_stream(NULL), to, (uint8_t)value * 0x01010101u, bytes);
+}
+
+CALL hipMemsetD32Async(hipDeviceptr_t to, int value, size_t n, hipStream_t stream)
+{
+    FAKE_ENTER();
+    const struct mf_known_range *r = mf_known_below(&memory.known, (uintptr_t)to);
+    if (!r || (uintptr_t)to + n * 4 > r->to)
+        return hipErrorInvalidValue;
+    if (fake_capture(fake_stream(stream)))
+        fake_misuse("filling memory during capture is not emulated");
+    return fake_queue_set(fake_stream(stream), to, (uint32_t)value, n * 4);
 }

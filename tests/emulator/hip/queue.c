@@ -21,7 +21,7 @@ struct op {
     enum op_kind kind;
     struct fake_launch launch;
     unsigned char *at;
-    int value;
+    uint32_t value; /* SET: repeated 4-byte pattern */
     size_t bytes;
     hipEvent_t event;
 };
@@ -83,10 +83,10 @@ hipError_t fake_queue_launch(struct ihipStream_t *s, const struct fake_launch *l
     return fake_launch_copy(l, &op.launch) < 0 ? hipErrorOutOfMemory : append(s, &op);
 }
 
-hipError_t fake_queue_set(void *at, int value, size_t bytes)
+hipError_t fake_queue_set(struct ihipStream_t *s, void *at, uint32_t value, size_t bytes)
 {
     const struct op op = {.kind = SET, .at = at, .value = value, .bytes = bytes};
-    return append(&null_stream, &op);
+    return append(s, &op);
 }
 
 bool fake_is_queued(const struct mf_object *object)
@@ -170,7 +170,8 @@ static void run_set(const struct op *o)
             abort();
         from = last;
     }
-    memset(from, o->value, (size_t)(to - from));
+    for (size_t i = 0; from + i < to; i++)
+        from[i] = (unsigned char)(o->value >> i % 4 * 8);
     fake_memory_close();
 }
 

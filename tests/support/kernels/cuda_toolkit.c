@@ -2,8 +2,9 @@
  * other types than in the toolkit. */
 #include <cuda.h>
 
-/* The toolkit declares this version of the function only as a macro for a newer one. */
+/* The toolkit declares these versions of the functions only as macros for newer ones. */
 #undef cuEventElapsedTime
+#undef cuStreamUpdateCaptureDependencies
 
 #include "kernels/gpu/host/cuda_functions.h"
 #include "support/kernels/cuda_facts.h"

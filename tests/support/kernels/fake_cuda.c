@@ -159,6 +159,14 @@ CALL cuMemsetD8_v2(CUdeviceptr at, unsigned char value, size_t n)
     return CUDA_SUCCESS;
 }
 
+CALL cuMemsetD32Async(CUdeviceptr at, unsigned value, size_t n, CUstream stream)
+{
+    (void)stream;
+    for (size_t i = 0; i < n; i++)
+        ((unsigned *)(size_t)at)[i] = value;
+    return CUDA_SUCCESS;
+}
+
 CALL cuStreamCreate(CUstream *ret, unsigned flags)
 {
     (void)flags;
@@ -193,6 +201,55 @@ CALL cuStreamEndCapture(CUstream stream, CUgraph *ret)
 {
     (void)stream;
     *ret = (CUgraph)(void *)&thing;
+    return CUDA_SUCCESS;
+}
+
+/* Every graph consists of one kernel. */
+CALL cuGraphGetNodes(CUgraph graph, CUgraphNode *ret, size_t *n)
+{
+    (void)graph;
+    if (ret)
+        ret[0] = (CUgraphNode)(void *)&thing;
+    *n = 1;
+    return CUDA_SUCCESS;
+}
+
+CALL cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *ret)
+{
+    (void)node;
+    *ret = CU_GRAPH_NODE_TYPE_KERNEL;
+    return CUDA_SUCCESS;
+}
+
+CALL cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *ret)
+{
+    (void)node, (void)ret;
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+CALL cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *ret, cuuint64_t *id, CUgraph *graph,
+                               const CUgraphNode **dependencies, size_t *n)
+{
+    (void)stream;
+    *ret = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    *id = 1;
+    *graph = (CUgraph)(void *)&thing;
+    *dependencies = NULL;
+    *n = 0;
+    return CUDA_SUCCESS;
+}
+
+CALL cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode *dependencies, size_t n, unsigned flags)
+{
+    (void)stream, (void)dependencies, (void)n, (void)flags;
+    return CUDA_SUCCESS;
+}
+
+CALL cuGraphAddChildGraphNode(CUgraphNode *ret, CUgraph graph, const CUgraphNode *dependencies, size_t n,
+                              CUgraph child)
+{
+    (void)graph, (void)dependencies, (void)n, (void)child;
+    *ret = (CUgraphNode)(void *)&thing;
     return CUDA_SUCCESS;
 }
 
