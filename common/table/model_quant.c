@@ -7,7 +7,7 @@
 #include "common/base/text.h"
 #include "common/table/model_internal.h"
 
-#define LAYERS_MAX   1024
+#define LAYERS_MAX   256
 #define KINDS_MAX    4
 #define SECTIONS_MAX 12
 #define LIST_MAX     64

@@ -193,7 +193,8 @@ int mf_module_matches_regex(const char *regex, const struct mf_expert_module *mo
     /* "^(?!X).*" matches all names at whose start X does not match */
     if (strncmp(start, "(?!", 3) != 0)
         return match_posix(regex, module);
-    if (!end || strchr(start + 3, '(') || (strcmp(end, ").*") != 0 && strcmp(end, ").*$") != 0))
+    if (!end || end - start - 3 >= ENTRY_MAX || strchr(start + 3, '(') ||
+        (strcmp(end, ").*") != 0 && strcmp(end, ").*$") != 0))
         return -EBADMSG;
     mf_format(unless, sizeof(unless), "%.*s", (int)(end - start - 3), start + 3);
     int r = match_posix(unless, module);

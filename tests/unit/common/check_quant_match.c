@@ -78,6 +78,9 @@ MF_TEST(long_patterns)
 
     memset(text + 3, 'a', sizeof(text) - 4);
     ck_assert_int_eq(mf_module_matches(text, &(struct mf_expert_module){0}), -EBADMSG);
+    memcpy(text + 3, "(?!", 3);
+    memcpy(text + sizeof(text) - 4, ").*", 4);
+    ck_assert_int_eq(mf_module_matches(text, &(struct mf_expert_module){0}), -EBADMSG);
 }
 
 int main(void)
