@@ -9,7 +9,7 @@
 /* clang-format off */
 static const struct mf_command commands[] = {
     {"csv check", "FILE ...",
-     "check tables that production reads as one set; print one line per finding", mf_cmd_csv_check},
+     "check tables as one set, or files of vLLM and SGLang; print one line per finding", mf_cmd_csv_check},
     {"csv merge", "INTO FILE ...", "merge the rows of tables into INTO, under its lock", mf_cmd_csv_merge},
     {"csv diff", "OLD NEW",
      "list the rows added, removed, changed or respelled; exit code 0: equal, 1: different, 2: error",

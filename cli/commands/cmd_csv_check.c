@@ -24,10 +24,10 @@
 #define TEXT_MAX     (1 << 20)
 #define MANIFEST_MAX (256u << 20)
 
-#define N_FIXED_OPTIONS 7 /* options before those of aiter_env.h */
+#define N_FIXED_OPTIONS 8 /* options before those of aiter_env.h */
 
 struct options {
-    const char *only, *silence, *manifest;
+    const char *only, *silence, *manifest, *format;
     double err_ratio;
     bool summary, fix;
     int64_t lock_ms;
@@ -108,7 +108,7 @@ static void count(struct findings *f)
         const struct mf_table *t = f->files->tables[i];
         size_t n_kept[MF_PROBLEM_N_] = {0};
 
-        f->n_rows += t->n_rows + t->n_strays;
+        f->n_rows += f->files->triton[i] ? f->files->triton[i]->n_entries : t->n_rows + t->n_strays;
         for (size_t k = 0; k < t->n_problems; k++)
             n_kept[t->problems[k].code]++;
         for (enum mf_problem_code c = 0; c < MF_PROBLEM_N_; c++) {
@@ -381,6 +381,7 @@ int mf_cmd_csv_check(struct mf_cli *cli, const struct mf_command *self, int argc
          .argument = "X",
          .help = "maximum err1 and err2; AITER's test of its tables allows 0.2"},
         MF_AITER_DIR_OPTION(aiter),
+        MF_CSV_FORMAT_OPTION(o.format),
         {.name = "summary",
          .type = MF_OPT_BOOL,
          .value = &o.summary,
@@ -420,7 +421,7 @@ int mf_cmd_csv_check(struct mf_cli *cli, const struct mf_command *self, int argc
     if (code == 0 && o.fix)
         code = fix_files(&o, argv + rest, (size_t)(argc - rest), &fixes);
     if (code == 0)
-        code = mf_csv_files_read(argv + rest, (size_t)(argc - rest), &files);
+        code = mf_csv_files_read(argv + rest, (size_t)(argc - rest), o.format, &files);
     if (code == 0 && o.manifest)
         code = apply_manifest(o.manifest, &files, &manifest);
     if (code != 0)
@@ -430,6 +431,8 @@ int mf_cmd_csv_check(struct mf_cli *cli, const struct mf_command *self, int argc
                                                    .env = &env.env,
                                                    .name = mf_table_name_wrong,
                                                    .name_data = mf_aiter_dir_lists(&aiter)});
+    if (r == 0)
+        r = mf_triton_files_check(files.triton, files.tables, files.n);
     if (r < 0)
         return mf_cli_fail(MF_EXIT_FAILED, "csv check: %s", strerrordesc_np(-r));
     return report(cli, &o, &fixes, &f);

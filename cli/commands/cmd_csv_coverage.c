@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cli/coverage/coverage_print.h"
+#include "cli/coverage/triton_coverage.h"
 #include "cli/support/aiter_env.h"
 #include "cli/support/api.h"
 #include "cli/support/csv.h"
@@ -23,7 +24,7 @@
 struct options {
     struct mf_model_arg model;
     struct mf_aiter_env env;
-    const char *fused, *class, *consumer, *untuned, *set;
+    const char *fused, *class, *consumer, *untuned, *set, *format, *device;
     int64_t tp, ep, top;
     bool list_models;
 };
@@ -183,6 +184,90 @@ static int write_untuned(const struct mf_coverage_report *r, const char *path)
     return code;
 }
 
+/* ---- files of vLLM and SGLang ---- */
+
+/* Finds the device: --device, or else the only device in the names of the files. */
+static int find_device(const struct options *o, const struct mf_csv_files *files, const char **ret)
+{
+    *ret = o->device;
+    for (size_t i = 0; i < files->n && !o->device; i++) {
+        const struct mf_triton_key *key = &files->triton[i]->key;
+
+        if (*key->device && *ret && strcmp(*ret, key->device) != 0)
+            return mf_cli_fail(MF_EXIT_USAGE,
+                               "the files are for several devices (%s, %s); choose one with "
+                               "--device",
+                               *ret, key->device);
+        if (*key->device)
+            *ret = key->device;
+    }
+    return *ret ? 0
+                : mf_cli_fail(MF_EXIT_USAGE, "no file's name contains a device; give --device 'NVIDIA H200'");
+}
+
+/* Finds the framework: --format, or else that of the first file. */
+static enum mf_framework find_framework(const struct options *o, const struct mf_csv_files *files)
+{
+    enum mf_framework framework = files->triton[0]->framework;
+
+    if (o->format)
+        (void)mf_framework_parse(o->format, &framework);
+    return framework;
+}
+
+static int report_triton(const struct mf_cli *cli, const struct mf_triton_query *q,
+                         const struct mf_triton_coverage *c, int64_t top)
+{
+    _cleanup_(cJSON_Deletep) cJSON *json = cli->json ? mf_triton_coverage_json(q, c) : NULL;
+    _cleanup_(mf_buf_release) struct mf_buf out;
+    int code = 0;
+
+    mf_buf_init(&out, TEXT_MAX);
+    if (json) {
+        code = mf_api_print(json);
+    } else {
+        mf_triton_coverage_print(q, c, top, &out);
+        (void)fwrite(out.data, 1, out.len, stdout);
+    }
+    return code != 0 ? code : c->up ? MF_EXIT_OK : MF_EXIT_FAILED;
+}
+
+static int cover_triton(struct mf_cli *cli, const struct options *o, const struct mf_model *model,
+                        const struct mf_model_split *split, const struct mf_csv_files *files)
+{
+    _cleanup_(mf_triton_coverage_release) struct mf_triton_coverage coverage = MF_TRITON_COVERAGE_INIT;
+    struct mf_triton_query q = {.files = files->triton, .n_files = files->n, .model = model, .split = *split};
+    char why[MF_REASON_MAX] = "";
+    int code;
+
+    for (size_t i = 0; i < files->n; i++) {
+        if (!files->triton[i])
+            return mf_cli_fail(MF_EXIT_USAGE,
+                               "csv coverage: %s is a CSV table; give files of one format at a time",
+                               files->tables[i]->name);
+    }
+    if ((code = find_device(o, files, &q.device)) != 0)
+        return code;
+    q.framework = find_framework(o, files);
+    if (mf_model_layer(model, split, &q.layer, why) < 0)
+        return mf_cli_fail(MF_EXIT_USAGE, "%s", why);
+    if ((code = apply_set(o->set, &q.layer)) != 0)
+        return code;
+    int r = mf_triton_coverage_find(&q, &coverage, why);
+    if (r < 0)
+        return mf_cli_fail(MF_EXIT_FAILED, "%s: %s", model->name, r == -ENOTSUP ? why : "out of memory");
+    return report_triton(cli, &q, &coverage, o->top);
+}
+
+static bool has_triton(const struct mf_csv_files *files)
+{
+    for (size_t i = 0; i < files->n; i++) {
+        if (files->triton[i])
+            return true;
+    }
+    return false;
+}
+
 /* ---- the command ---- */
 
 static int report_coverage(struct mf_cli *cli, const struct options *o, const struct mf_coverage_report *r)
@@ -221,8 +306,11 @@ static int cover(struct mf_cli *cli, const struct options *o, char *const *paths
 
     if ((code = mf_model_arg_read(&o->model, &model)) != 0 ||
         (code = read_fused(o, &model, &split.fused_shared)) != 0 ||
-        (code = mf_csv_files_read(paths, n, &files)) != 0 || (code = drop_other_tables(&files)) != 0 ||
-        (code = find_class(o, &files, &query.class)) != 0 ||
+        (code = mf_csv_files_read(paths, n, o->format, &files)) != 0)
+        return code;
+    if (has_triton(&files))
+        return cover_triton(cli, o, &model, &split, &files);
+    if ((code = drop_other_tables(&files)) != 0 || (code = find_class(o, &files, &query.class)) != 0 ||
         (code = find_rules(o, &files, &query.rules)) != 0)
         return code;
     split.gfx = query.class.gfx;
@@ -240,7 +328,7 @@ static int cover(struct mf_cli *cli, const struct options *o, char *const *paths
     return report_coverage(cli, o, &report);
 }
 
-#define N_FIXED_OPTIONS 15 /* options before those of aiter_env.h */
+#define N_FIXED_OPTIONS 17 /* options before those of aiter_env.h */
 
 #define TEXT(name_, value_, argument_, help_)                                                             \
     {                                                                                                     \
@@ -274,6 +362,10 @@ int mf_cmd_csv_coverage(struct mf_cli *cli, const struct mf_command *self, int a
         TEXT("consumer", &o.consumer, "NAME",
              "look-up rules: moefarm, drop-in (libfmoe with AITER's choice of activation type) or aiter "
              "(default: moefarm for tables with pipelines, else aiter)"),
+        MF_CSV_FORMAT_OPTION(o.format),
+        TEXT("device", &o.device, "TEXT",
+             "for files of vLLM and SGLang: device name as the driver reports it, such as 'NVIDIA H200' "
+             "(default: the only device of the files)"),
         TEXT("q-type", &o.model.q_type, "TYPE",
              "quantisation type instead of the checkpoint's: per_1x128, per_Token, No, …"),
         TEXT("q-dtype-a", &o.model.q_dtype_a, "TYPE",
@@ -290,7 +382,7 @@ int mf_cmd_csv_coverage(struct mf_cli *cli, const struct mf_command *self, int a
          .type = MF_OPT_INT,
          .value = &o.top,
          .argument = "N",
-         .help = "maximum near misses to show; 0: all",
+         .help = "maximum near misses, or files of vLLM and SGLang never read, to show; 0: all",
          .min = 0,
          .max = 1000000},
         {.name = "list-models",

@@ -167,24 +167,29 @@ static int diff(const struct mf_cli *cli, const struct mf_table *before, const s
 
 int mf_cmd_csv_diff(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
+    const char *format = NULL;
     bool summary = false;
     const struct mf_opt opts[] = {
         {.name = "summary",
          .type = MF_OPT_BOOL,
          .value = &summary,
          .help = "print only the number of rows per kind of difference"},
+        MF_CSV_FORMAT_OPTION(format),
     };
-    _cleanup_(mf_table_freep) struct mf_table *before = NULL;
-    _cleanup_(mf_table_freep) struct mf_table *after = NULL;
+    _cleanup_(mf_csv_files_release) struct mf_csv_files files = {0};
     int rest, r;
 
     r = mf_cli_parse(cli, self, opts, MF_ARRAY_LEN(opts), 2, 2, argc, argv, &rest);
     if (r != 0)
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
-    r = mf_csv_read(argv[rest], &before);
-    if (r == 0)
-        r = mf_csv_read(argv[rest + 1], &after);
+    r = mf_csv_files_read_tables(argv + rest, 2, format, &files);
     if (r != 0)
         return r;
-    return diff(cli, before, after, summary);
+    if (!files.triton[0] != !files.triton[1])
+        return mf_cli_fail(MF_EXIT_USAGE,
+                           "csv diff: %s is a CSV table, %s is a configuration file; compare "
+                           "files of one format",
+                           argv[rest + (files.triton[0] != NULL)], argv[rest + (files.triton[0] == NULL)]);
+    return files.triton[0] ? mf_csv_diff_triton(cli, &files, summary)
+                           : diff(cli, files.tables[0], files.tables[1], summary);
 }

@@ -161,7 +161,7 @@ int mf_cmd_csv_merge(struct mf_cli *cli, const struct mf_command *self, int argc
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
     code = mf_merge_set_read(o.set, &set);
     if (code == 0)
-        code = mf_csv_files_read_tables(argv + rest + 1, (size_t)(argc - rest) - 1, &files);
+        code = mf_csv_files_read_tables(argv + rest + 1, (size_t)(argc - rest) - 1, "csv", &files);
     if (code != 0)
         return code;
     mf_merge_set_use(&set, &rules);

@@ -1,27 +1,38 @@
 /* Subcommands of `moefarm csv` and their shared code. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "cli/support/cli.h"
 #include "common/table/table.h"
+#include "common/table/triton/triton_file.h"
 
 int mf_cmd_csv_diff(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 int mf_cmd_csv_merge(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 int mf_cmd_csv_check(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 int mf_cmd_csv_coverage(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 
-/* The tables named on the command line. */
+/* The tables named on the command line. A configuration file of vLLM or SGLang is in triton[i], and its
+ * findings are the problems of tables[i]; for a CSV table, triton[i] is NULL. */
 struct mf_csv_files {
     struct mf_table **tables;
+    struct mf_triton_file **triton;
     size_t n;
 };
 void mf_csv_files_release(struct mf_csv_files *f);
-/* Reads the files in order. A file that is not a table becomes an empty table with an error on its first
- * line. A file that cannot be opened is an error. Prints its own error message and returns the exit code, or
- * 0. */
-int mf_csv_files_read(char *const *paths, size_t n, struct mf_csv_files *ret);
+/* Initialiser of the option --format for an option table. */
+/* clang-format off */
+#define MF_CSV_FORMAT_OPTION(format)                                                         \
+    {.name = "format", .type = MF_OPT_TEXT, .value = &(format), .argument = "NAME",          \
+     .help = "format of the files: csv, vllm or sglang (default: found for each file)"}
+/* clang-format on */
+/* Reads the files in order. format: csv, vllm or sglang; NULL: found for each file. A file that is not a
+ * table becomes an empty table with an error on its first line. A file that cannot be opened is an error.
+ * Prints its own error message and returns the exit code, or 0. */
+int mf_csv_files_read(char *const *paths, size_t n, const char *format, struct mf_csv_files *ret);
 /* Like mf_csv_files_read, but a file that is not a table is an error. */
-int mf_csv_files_read_tables(char *const *paths, size_t n, struct mf_csv_files *ret);
-/* Reads one table. Prints its own error message and returns the exit code, or 0. */
-int mf_csv_read(const char *path, struct mf_table **ret);
+int mf_csv_files_read_tables(char *const *paths, size_t n, const char *format, struct mf_csv_files *ret);
+
+/* csv diff for two files of vLLM or SGLang. Exit codes as diff(1). */
+int mf_csv_diff_triton(const struct mf_cli *cli, const struct mf_csv_files *files, bool summary);

@@ -145,3 +145,45 @@ int mf_triton_file_check(const struct mf_triton_file *f, struct mf_table *findin
         check_ignored(&c, &f->entries[i]);
     return c.r < 0 ? c.r : mf_table_sort_problems(findings);
 }
+
+/* ---- the second GEMM's file ---- */
+
+static const struct mf_triton_file *find_up(struct mf_triton_file *const *files, size_t n,
+                                            const struct mf_triton_file *down)
+{
+    for (size_t i = 0; i < n; i++) {
+        const struct mf_triton_file *f = files[i];
+        if (f && f->has_key && f->framework == down->framework && strcmp(f->version, down->version) == 0 &&
+            mf_triton_key_differences(&f->key, &down->key) == 1u << MF_TRITON_PART_DOWN)
+            return f;
+    }
+    return NULL;
+}
+
+static void check_down(struct check *c, const struct mf_triton_file *up)
+{
+    for (size_t i = 0; i < c->f->n_entries; i++) {
+        const struct mf_triton_entry *down = &c->f->entries[i];
+        const struct mf_triton_entry *e = mf_triton_file_nearest(up, down->token);
+        if (e && e->config.value[MF_TRITON_BLOCK_M] != down->config.value[MF_TRITON_BLOCK_M])
+            report(c, MF_WARNING, MF_PROBLEM_IGNORED, down->line, "BLOCK_SIZE_M",
+                   "BLOCK_SIZE_M %" PRId32 ": SGLang uses %" PRId32
+                   ", that of the first GEMM's file, because both GEMMs share the sorted tokens",
+                   down->config.value[MF_TRITON_BLOCK_M], e->config.value[MF_TRITON_BLOCK_M]);
+    }
+}
+
+int mf_triton_files_check(struct mf_triton_file *const *files, struct mf_table *const *findings, size_t n)
+{
+    int r = 0;
+    for (size_t i = 0; i < n && r == 0; i++) {
+        struct check c = {.f = files[i], .findings = findings[i]};
+        if (!c.f)
+            continue;
+        const struct mf_triton_file *up = c.f->key.down ? find_up(files, n, c.f) : NULL;
+        if (up)
+            check_down(&c, up);
+        r = c.r < 0 ? c.r : mf_triton_file_check(c.f, c.findings);
+    }
+    return r;
+}

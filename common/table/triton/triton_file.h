@@ -52,6 +52,9 @@ int mf_triton_file_read(const char *path, const char *text, size_t len, const en
 /* Adds the findings that need no model: a name that no call looks up, token counts that are missing or out of
  * order, fields that the kernel ignores. Sorts the problems of `findings`. */
 int mf_triton_file_check(const struct mf_triton_file *f, struct mf_table *findings);
+/* Checks a set of files: each file by mf_triton_file_check, and SGLang's files for the second GEMM (_down)
+ * against those for the first one. findings[i] belongs to files[i]; a NULL file is skipped. */
+int mf_triton_files_check(struct mf_triton_file *const *files, struct mf_table *const *findings, size_t n);
 
 /* Appends an entry, or replaces the one with the same token count. -ENOMEM. */
 int mf_triton_file_add(struct mf_triton_file *f, const struct mf_triton_entry *entry);

@@ -187,17 +187,16 @@ static void read_members(struct reader *x, const cJSON *root)
 /* Finds the version in a folder of the path, such as triton_3_6_0. */
 static void find_folder_version(struct mf_triton_file *f)
 {
-    const char *folder = strstr(f->path, "triton_");
-    char version[MF_TRITON_VERSION_MAX];
-    if (!folder)
-        return;
-    folder += strlen("triton_");
-    mf_format(version, sizeof(version), "%.*s", (int)MF_MIN(strspn(folder, "0123456789_"), 20), folder);
-    for (char *p = version; *p; p++)
-        if (*p == '_')
-            *p = '.';
-    if (mf_triton_version_ok(version))
-        mf_format(f->version, sizeof(f->version), "%s", version);
+    for (const char *folder = f->path; (folder = strstr(folder, "triton_"));) {
+        char version[MF_TRITON_VERSION_MAX];
+        folder += strlen("triton_");
+        mf_format(version, sizeof(version), "%.*s", (int)MF_MIN(strspn(folder, "0123456789_"), 20), folder);
+        for (char *p = version; *p; p++)
+            if (*p == '_')
+                *p = '.';
+        if (mf_triton_version_ok(version))
+            mf_format(f->version, sizeof(f->version), "%s", version);
+    }
 }
 
 /* vLLM's files lie in one folder, SGLang's in one folder per version of Triton. Only SGLang has _down and
@@ -231,12 +230,12 @@ int mf_triton_file_read(const char *path, const char *text, size_t len, const en
     f->has_key = mf_triton_key_parse(path, &f->key) == 0;
     find_folder_version(f);
     f->framework = framework ? *framework : guess(f, root);
-    if (cJSON_IsObject(root))
-        read_members(&x, root);
-    else
+    if (!cJSON_IsObject(root))
         report(&x, MF_ERROR, MF_PROBLEM_MALFORMED,
                root ? 1 : (int64_t)mf_json_error_line(text, MF_MIN(len, MF_TRITON_FILE_MAX)), "",
                "not a JSON object of token counts and configurations");
+    else if (!*f->key.other) /* the file of another kernel has other fields */
+        read_members(&x, root);
     if (x.r == 0)
         *ret = MF_TAKE(f);
     return x.r;

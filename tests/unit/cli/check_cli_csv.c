@@ -77,6 +77,90 @@ static const struct {
 };
 /* clang-format on */
 
+/* --- files of vLLM and SGLang --------------------------------------------------------------------------- */
+
+#define CONFIG(m)                                                                         \
+    "{\"BLOCK_SIZE_M\":" m ",\"BLOCK_SIZE_N\":64,\"BLOCK_SIZE_K\":64,\"GROUP_SIZE_M\":1," \
+    "\"num_warps\":4,\"num_stages\":3}"
+#define H200  "device_name=NVIDIA_H200"
+#define BLOCK "dtype=fp8_w8a8,block_shape=[128,128]"
+#define FP8   "E=256,N=256," H200 "," BLOCK ".json"
+
+/* clang-format off */
+static const struct {
+    const char *name, *text, *other_name, *other; /* other NULL: one file */
+    const char *command;
+    const char *words[4]; /* before the files */
+    int code;
+    const char *out, *err;
+} configs[] = {
+    {FP8, "{\n\"1\":" CONFIG("16") ",\n\"64\":" CONFIG("48") "\n}", NULL, NULL, "check", {0}, 1,
+     FP8 ":3: error: value: BLOCK_SIZE_M 48: expected a power of two from 8 to 512\n", ""},
+    {FP8, "{\"1\":" CONFIG("16") "}", NULL, NULL, "check", {0}, 0,
+     "hole: no entry for 2, 4, 8, 16, 24, 32,", ""},
+    {FP8, "{\"1\":" CONFIG("16") "}", NULL, NULL, "check", {"--only", "value"}, 0,
+     "1 file, 1 row: no errors, no warnings\n", ""},
+    {FP8, "{\"1\":" CONFIG("16") "}", NULL, NULL, "check", {"--format", "sglang", "--only", "unreachable"}, 1,
+     "never read: SGLang looks up E=256,N=256," H200 ",dtype=fp8_w8a8,block_shape=[128, 128].json", ""},
+    {FP8, "{\"1\":" CONFIG("16") "}", NULL, NULL, "check", {"--format", "csv"}, 1, "malformed", ""},
+    {FP8, "{\"1\":" CONFIG("16") "}", NULL, NULL, "check", {"--format", "json"}, 2, "",
+     "--format 'json': expected csv, vllm or sglang"},
+    {"E=8,N=64," H200 ".json", "{\"1\":" CONFIG("16") "}", "E=8,N=64," H200 "_down.json",
+     "{\"1\":" CONFIG("32") "}", "check", {"--format", "sglang", "--only", "ignored"}, 0,
+     "_down.json:1: warning: ignored: BLOCK_SIZE_M 32: SGLang uses 16, that of the first GEMM's file", ""},
+    {FP8, "{\"1\":" CONFIG("16") ",\"2\":" CONFIG("16") ",\"4\":" CONFIG("16") "}", "new.json",
+     "{\"1\":" CONFIG("16") ",\"2\":" CONFIG("32") ",\"8\":" CONFIG("32") "}", "diff", {0}, 1,
+     "changed    2 tokens: BLOCK_SIZE_M 16 -> 32\n"
+     "removed    4 tokens\n"
+     "added      8 tokens\n"
+     "1 same, 0 respelled, 1 changed, 1 added, 1 removed\n", ""},
+    {FP8, "{\"1\":" CONFIG("16") "}", "E=257,N=256," H200 "," BLOCK ".json", "{\"1\":" CONFIG("16") "}",
+     "diff", {0}, 0, "other layer: E 256 -> 257\n1 same", ""},
+    {FP8, "{\"1\":" CONFIG("16") "}", "new.json", "{\"1\":" CONFIG("17") "}", "diff", {0}, 2, "",
+     "new.json: not a configuration file: BLOCK_SIZE_M 17"},
+    {FP8, "{\"1\":" CONFIG("16") "}", "new.csv", TABLE(ROW("1", "51.5")), "diff", {0}, 2, "",
+     "compare files of one format"},
+    {FP8, "{\"1\":" CONFIG("16") ",\"4\":" CONFIG("32") "}", NULL, NULL, "coverage",
+     {"--model", "deepseek-v3", "--tp", "8"}, 0, "    1..2      1  triton_m16_n64_k64_g1_w4_s3\n", ""},
+    {FP8, "{\"1\":" CONFIG("16") "}", NULL, NULL, "coverage", {"--model", "deepseek-v3", "--tp", "16"}, 1,
+     "N 256 instead of 128; deepseek-v3 reads it with tp 8, ep 1, 0 fused", ""},
+    {"E=257,N=256," H200 "," BLOCK ".json", "{\"1\":" CONFIG("16") "}", NULL, NULL, "coverage",
+     {"--model", "deepseek-v3", "--tp", "8"}, 1,
+     "E 257 instead of 256; deepseek-v3 reads it with tp 8, ep 1, 1 fused", ""},
+    {"E=32,N=2048," H200 "," BLOCK ".json", "{\"1\":" CONFIG("16") "}", NULL, NULL, "coverage",
+     {"--model", "deepseek-v3", "--ep", "8"}, 0, "vLLM looks up: E=32,N=2048,", ""},
+    {FP8, "{\"1\":" CONFIG("16") "}", "E=256,N=256,device_name=NVIDIA_H20," BLOCK ".json",
+     "{\"1\":" CONFIG("16") "}", "coverage", {"--model", "deepseek-v3"}, 2, "",
+     "the files are for several devices (NVIDIA_H200, NVIDIA_H20); choose one with --device"},
+    {FP8, "{\"1\":" CONFIG("16") "}", NULL, NULL, "coverage", {"--model", "deepseek-r1-mxfp4"}, 1, "",
+     "vLLM has no Triton kernel for weights torch.float4_e2m1fn_x2"},
+};
+/* clang-format on */
+
+MF_TEST(configs_of_frameworks, .rows = MF_ARRAY_LEN(configs))
+{
+    const char *const *w = configs[_i].words;
+    const char *words[6] = {0};
+    size_t n = 0;
+
+    text_file_write(in_folder(configs[_i].name), configs[_i].text);
+    if (configs[_i].other)
+        text_file_write(in_folder(configs[_i].other_name), configs[_i].other);
+    for (; n < 4 && w[n]; n++)
+        words[n] = w[n];
+    words[n++] = in_folder(configs[_i].name);
+    if (configs[_i].other)
+        words[n] = in_folder(configs[_i].other_name);
+    struct ran r = moefarm("", "csv", configs[_i].command, words[0], words[1], words[2], words[3], words[4],
+                           words[5], NULL);
+    (void)unlink(in_folder(configs[_i].name));
+    if (configs[_i].other)
+        (void)unlink(in_folder(configs[_i].other_name));
+    assert_code(r, configs[_i].code);
+    assert_says(r.out, configs[_i].out);
+    assert_says(r.err, configs[_i].err);
+}
+
 /* The manifest of a release tells which rows of a table in AITER's format are unstable. */
 MF_TEST(check_reads_manifest)
 {

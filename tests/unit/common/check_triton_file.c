@@ -21,6 +21,7 @@ static const struct {
     {V ".json", "{" LADDER "}", "", NULL, 18},
     {V ".json", "{\"triton_version\":\"3.6.0\"," LADDER "}", "", NULL, 18},
     {S ".json", "{" LADDER "}", "", NULL, 18},
+    {"/opt/triton_utils/" S ",dtype=int8_w8a8.json", "{" LADDER "}", "", NULL, 18},
     {S ".json", "{\"triton_version\":\"3.6.0\"," LADDER "}", "E1 value triton_version;",
      "SGLang reads every key as a token count", 18},
     {V ".json", "{\n\"64\":" OK "\n}", "W1 hole token;", "no entry for 1, 2, 4, 8, 16, 24, 32, 48, 96, 128",
@@ -55,7 +56,7 @@ static const struct {
     /* names */
     {"mine.json", "{" LADDER "}", "E1 unreachable name;", "expected E=…,N=…,device_name=….json", 18},
     {V ",dtype=int8_w8a8.json", "{" LADDER "}", "E1 unreachable name;", "without a dtype", 18},
-    {V ",dtype=int4_w4a16,backend=flydsl.json", "{" LADDER "}", "E1 unreachable name;", "another kernel", 18},
+    {V ",dtype=int4_w4a16,backend=flydsl.json", "{" LADDER "}", "E1 unreachable name;", "another kernel", 0},
     {"E=8,N=512,device_name=NVIDIA_H200_NVL.json", "{" LADDER "}", "E1 unreachable name;",
      "device_name=NVIDIA_H200 for NVIDIA_H200_NVL", 18},
     {S ",dtype=fp8_w8a8,block_shape=[128,128].json", "{" LADDER "}", "E1 unreachable name;",
