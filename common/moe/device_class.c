@@ -36,6 +36,11 @@ bool mf_device_class_equal(const struct mf_device_class *a, const struct mf_devi
     return a->cu_num == b->cu_num && strcmp(a->gfx, b->gfx) == 0;
 }
 
+bool mf_device_class_is_cpu(const struct mf_device_class *c)
+{
+    return strncmp(c->gfx, "cpu-", strlen("cpu-")) == 0;
+}
+
 const char *mf_gfx_of_cu_num(int cu_num)
 {
     switch (cu_num) {

@@ -18,6 +18,8 @@ struct mf_device_class {
 int mf_device_class_parse(const char *text, struct mf_device_class *ret);
 void mf_device_class_print(const struct mf_device_class *c, char buf[MF_DEVICE_CLASS_TEXT_MAX]);
 bool mf_device_class_equal(const struct mf_device_class *a, const struct mf_device_class *b);
+/* True for the CPU of a host, whose gfx begins with "cpu-". */
+bool mf_device_class_is_cpu(const struct mf_device_class *c);
 /* Returns the gfx of a row in a table without a gfx column: gfx950 for cu_num 256, gfx942 for 80 and 304
  * (ROCm/aiter, base_tuner.py); NULL for any other cu_num. */
 const char *mf_gfx_of_cu_num(int cu_num);

@@ -6,5 +6,6 @@ struct mf_ceilings {
     double peak_gflops; /* peak of the fastest data type */
     double mem_read_gbs;
     double llc_bytes;
-    double gap_us; /* launch overhead */
+    double gap_us;   /* launch overhead */
+    int cpu_threads; /* threads of a CPU; 0: the device is a GPU */
 };

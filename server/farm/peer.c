@@ -1,5 +1,6 @@
 /* Messages of workers and the replies to them (docs/protocol.md, section 1). A malformed message is refused
  * with the reason and counted; it changes nothing. */
+#include "server/farm/device_claim.h"
 #include "server/farm/farm_private.h"
 #include "server/farm/promote.h"
 #include "server/farm/trust.h"
@@ -63,6 +64,7 @@ struct hello {
     int64_t pid;
     bool simulated, compiles;
     struct mf_device_class class;
+    struct mf_ceilings ceilings;
     const cJSON *device, *families, *running;
 };
 
@@ -119,32 +121,22 @@ static const char *read_hello(const cJSON *json, struct hello *h)
     return NULL;
 }
 
-static void read_ceilings(const cJSON *device, struct mf_ceilings *ret)
-{
-    const cJSON *peak;
-    *ret = (struct mf_ceilings){0};
-    cJSON_ArrayForEach (peak, mf_json_object(device, "peak_gflops")) {
-        if (cJSON_IsNumber(peak) && isfinite(peak->valuedouble))
-            ret->peak_gflops = fmax(ret->peak_gflops, peak->valuedouble);
-    }
-    (void)mf_json_double(device, "mem_read_gbs", &ret->mem_read_gbs);
-    (void)mf_json_double(device, "llc", &ret->llc_bytes);
-    if (mf_json_double(device, "gap_us", &ret->gap_us) < 0 || !(ret->gap_us >= 0) || !isfinite(ret->gap_us))
-        ret->gap_us = 0;
-}
-
-/* A ceiling that was measured on a busy machine is too low. So a new measurement can only raise the stored
- * ceiling. */
-static int raise_ceilings(struct mf_farm *f, struct mf_slot *slot, const cJSON *device)
+/* A ceiling that was measured on a busy machine is too low. So a new measurement can only raise the slot's
+ * ceilings. Returns 1 and the reason if the device is refused. */
+static int raise_ceilings(struct mf_farm *f, struct mf_slot *slot, const cJSON *device,
+                          char why[MF_REASON_MAX])
 {
     struct mf_ceilings now;
-    read_ceilings(device, &now);
+    if (mf_device_claim_read(device, &slot->class, slot->simulated, &now, why) < 0)
+        return 1;
     slot->ceilings.peak_gflops = fmax(slot->ceilings.peak_gflops, now.peak_gflops);
     slot->ceilings.mem_read_gbs = fmax(slot->ceilings.mem_read_gbs, now.mem_read_gbs);
     _cleanup_(mf_freep) char *body = mf_json_print(device);
-    if (!body || strlen(body) > DEVICE_TEXT_MAX)
-        return body ? 0 : -ENOMEM;
-    return mf_store_worker_device(f->store, slot->id, slot->model_id, body);
+    if (!body)
+        return -ENOMEM;
+    int r =
+        strlen(body) > DEVICE_TEXT_MAX ? 0 : mf_store_worker_device(f->store, slot->id, slot->model_id, body);
+    return r < 0 ? r : mf_trust_judge_model(f, slot);
 }
 
 /* Prints the host, device and software that will measure a config, as JSON. */
@@ -233,7 +225,7 @@ static int fill_slot(struct mf_farm *f, struct mf_slot *slot, const struct hello
     slot->credit = 0;
     slot->draining = slot->starved = false;
     slot->dirty = true;
-    read_ceilings(h->device, &slot->ceilings);
+    slot->ceilings = h->ceilings;
     int r = mf_copy(slot->instance, sizeof(slot->instance), h->instance);
     if (r == 0)
         r = mf_copy(slot->revision, sizeof(slot->revision), h->revision);
@@ -270,7 +262,7 @@ static int admit(struct mf_farm *f, const struct mf_mail *mail, const struct hel
     slot->model_id = model_id;
     r = fill_slot(f, slot, h, families, device);
     if (r == 0)
-        r = mf_trust_judge_model(f, class_id, h->model);
+        r = mf_trust_judge_model(f, slot);
     if (r == 0)
         r = send_welcome(f, slot, h->running);
     if (r == 0 && !slot->quarantined)
@@ -309,6 +301,7 @@ static int handle_hello(struct mf_farm *f, struct mf_slot *unused, const struct 
     (void)unused;
     struct hello h;
     int64_t class_id, model_id;
+    char device_why[MF_REASON_MAX];
     const char *why = read_hello(mail->json, &h);
     if (why)
         return mf_peer_refuse(f, &mail->peer, "malformed", (int64_t)mail->sequence, "%s", why);
@@ -326,6 +319,8 @@ static int handle_hello(struct mf_farm *f, struct mf_slot *unused, const struct 
                               " ms ago): a restarted worker can connect once the old one has been silent"
                               " for %" PRId64 " ms; a second worker needs another --name",
                               h.worker, f->now_ms - other->seen_ms, f->lease_ms);
+    if (mf_device_claim_read(h.device, &h.class, h.simulated, &h.ceilings, device_why) < 0)
+        return mf_peer_refuse(f, &mail->peer, "malformed", (int64_t)mail->sequence, "%s", device_why);
     _cleanup_(mf_freep) char *body = mf_json_print(h.device);
     if (!body)
         return -ENOMEM;
@@ -412,9 +407,10 @@ static int handle_beat(struct mf_farm *f, struct mf_slot *slot, const struct mf_
         }
     }
     if (mf_json_object(mail->json, "device")) {
-        int r = raise_ceilings(f, slot, mf_json_object(mail->json, "device"));
-        if (r < 0)
-            return r;
+        char why[MF_REASON_MAX];
+        int r = raise_ceilings(f, slot, mf_json_object(mail->json, "device"), why);
+        if (r != 0)
+            return r < 0 ? r : refuse_malformed(f, slot, mail, why);
     }
     for (int i = 0; i < MF_N_PHASES; i++) {
         double share = 0;

@@ -15,9 +15,11 @@
 #define RATIO_TOLERANCE 0.7
 #define GAP_TOLERANCE   1.4
 #define LOG_GAP_MAX     14 /* ln of one second in us */
-/* A worker is odd if it claims more than a thousand times what the others claim, who agree within a factor of
- * 4. A busy host measures less bandwidth and a longer gap, but not a thousand times. */
-#define EXCESSIVE      6.9
+/* A worker is odd if it claims more than this many times what the others claim, who agree within a factor of
+ * 4. A busy host measures less bandwidth and a longer gap, but not a thousand times. The ceilings of GPUs of
+ * one model differ by less than a factor of 3, busy or not. */
+#define EXCESSIVE      1000.0
+#define EXCESSIVE_GPU  3.0
 #define FACT_TOLERANCE 1.4
 #define LOG_FACT_MAX   100
 
@@ -47,12 +49,12 @@ static int quarantine(struct mf_farm *f, int64_t worker, const char *name, const
 enum { GAP, BANDWIDTH, PEAK, N_FACTS };
 static const struct {
     const char *name, *unit;
-} facts[N_FACTS] = {[GAP] = {"launch gap", "us"},
-                    [BANDWIDTH] = {"memory bandwidth", "GB/s"},
-                    [PEAK] = {"bf16 peak", "GFLOP/s"}};
+} facts[N_FACTS] = {
+    [GAP] = {"launch gap", "us"}, [BANDWIDTH] = {"memory bandwidth", "GB/s"}, [PEAK] = {"peak", "GFLOP/s"}};
 
 /* The workers of a model name, by age. */
 struct claims {
+    const struct mf_slots *slots;
     struct {
         int64_t worker;
         char name[MF_WORKER_NAME_MAX];
@@ -60,6 +62,8 @@ struct claims {
         double facts[N_FACTS]; /* NAN: not reported */
     } all[MF_CONSENSUS_MAX];
     int n, n_simulated;
+    char model[101]; /* for messages */
+    bool cpu;        /* the device is the CPU of a host */
 };
 
 /* Start of the reasons of quarantines that end when the majority changes. */
@@ -77,8 +81,15 @@ static int add_claim(void *context, const struct mf_worker_claim *row)
     c->all[c->n].facts[GAP] = row->gap_us;
     c->all[c->n].facts[BANDWIDTH] = row->mem_read_gbs;
     c->all[c->n].facts[PEAK] = row->peak_gflops;
+    /* BEAT may have raised the ceilings of a connected worker, and a later BEAT may claim less */
+    const struct mf_slot *slot = mf_slots_by_id(c->slots, row->worker);
+    if (slot) {
+        c->all[c->n].facts[BANDWIDTH] = slot->ceilings.mem_read_gbs;
+        c->all[c->n].facts[PEAK] = slot->ceilings.peak_gflops;
+    }
     c->all[c->n].quarantined = by_claim;
     c->n_simulated += row->simulated;
+    mf_format(c->model, sizeof(c->model), "%s", row->model);
     c->n++;
     return 0;
 }
@@ -94,13 +105,14 @@ static bool most_claim_simulated(const struct claims *c)
 static bool is_excessive(const struct claims *c, int i, char reason[MF_REASON_MAX])
 {
     for (int k = 0; k < N_FACTS; k++) {
+        double limit = log(k == GAP || c->cpu ? EXCESSIVE : EXCESSIVE_GPU);
         struct mf_consensus others = {.n = 0};
         double median, own = c->all[i].facts[k];
         for (int j = 0; j < c->n; j++) {
             if (j != i && c->all[j].simulated == c->all[i].simulated)
                 mf_consensus_add(&others, log1p(c->all[j].facts[k]), LOG_FACT_MAX);
         }
-        if (!mf_consensus_find(&others, false, FACT_TOLERANCE, &median) || !(log1p(own) - median > EXCESSIVE))
+        if (!mf_consensus_find(&others, false, FACT_TOLERANCE, &median) || !(log1p(own) - median > limit))
             continue;
         mf_format(reason, MF_REASON_MAX,
                   CLAIM_REASON " its %s is %.3g %s; the median of %zu other workers of the model is %.3g %s",
@@ -111,27 +123,26 @@ static bool is_excessive(const struct claims *c, int i, char reason[MF_REASON_MA
 }
 
 /* Returns true and the reason if worker i disagrees with the other workers. simulated: the claim of most. */
-static bool is_odd(const struct claims *c, int i, bool simulated, const char *model,
-                   char reason[MF_REASON_MAX])
+static bool is_odd(const struct claims *c, int i, bool simulated, char reason[MF_REASON_MAX])
 {
     if (c->all[i].simulated == simulated)
         return is_excessive(c, i, reason);
     mf_format(reason, MF_REASON_MAX,
-              CLAIM_REASON " model %.100s is %s; %d of %d workers of this name, the oldest first, claim the"
+              CLAIM_REASON " model %s is %s; %d of %d workers of this name, the oldest first, claim the"
                            " opposite",
-              model, simulated ? "a real device" : "simulated",
+              c->model, simulated ? "a real device" : "simulated",
               simulated ? c->n_simulated : c->n - c->n_simulated, c->n);
     return true;
 }
 
-int mf_trust_judge_model(struct mf_farm *f, int64_t class_id, const char *model)
+int mf_trust_judge_model(struct mf_farm *f, const struct mf_slot *slot)
 {
-    struct claims c = {.n = 0};
-    int r = mf_store_worker_claims_each(f->store, class_id, model, add_claim, &c);
+    struct claims c = {.slots = &f->slots, .cpu = mf_device_class_is_cpu(&slot->class)};
+    int r = mf_store_worker_claims_each(f->store, slot->model_id, add_claim, &c);
     bool simulated = most_claim_simulated(&c);
     for (int i = 0; r == 0 && i < c.n; i++) {
         char reason[MF_REASON_MAX] = "";
-        bool odd = is_odd(&c, i, simulated, model, reason);
+        bool odd = is_odd(&c, i, simulated, reason);
         if (odd == c.all[i].quarantined)
             continue;
         r = quarantine(f, c.all[i].worker, c.all[i].name, reason);

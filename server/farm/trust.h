@@ -9,10 +9,11 @@
 
 #include "server/farm/farm_private.h"
 
-/* Compares the workers of a device model after a HELLO. Quarantines workers that claim another value of
- * `simulated` than most workers of the name (if equally many: than the oldest worker), or a number that is a
- * thousand times what the other workers report. Revives workers for which this is no longer true. */
-int mf_trust_judge_model(struct mf_farm *f, int64_t class_id, const char *model);
+/* Compares the workers of the slot's device model after one of them sent its device. Quarantines workers that
+ * claim another value of `simulated` than most workers of the name (if equally many: than the oldest worker),
+ * or a number far above what the other workers report: a thousand times, or 3 times the peak or bandwidth of
+ * a GPU. Revives workers for which this is no longer true. */
+int mf_trust_judge_model(struct mf_farm *f, const struct mf_slot *slot);
 /* Call after a message of the worker was undone. After UNDONE_MAX such messages the worker is quarantined. */
 int mf_trust_count_undone(struct mf_farm *f, const char *worker);
 /* Finds the launch gap of a device model in us; 0 if no value is confirmed. */

@@ -162,16 +162,17 @@ int mf_store_worker_add_undone(struct mf_store *s, const char *name, int64_t *re
     return 1;
 }
 
-int mf_store_worker_claims_each(struct mf_store *s, int64_t class, const char *model, mf_worker_claim_fn fn,
-                                void *context)
+int mf_store_worker_claims_each(struct mf_store *s, int64_t model, mf_worker_claim_fn fn, void *context)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(s,
                    "SELECT w.id, w.name, w.quarantined, m.simulated, json_extract(w.device, '$.gap_us'),"
-                   " json_extract(w.device, '$.mem_read_gbs'), json_extract(w.device, '$.peak_gflops.bf16')"
+                   " json_extract(w.device, '$.mem_read_gbs'),"
+                   " (SELECT max(p.value) FROM json_each(w.device, '$.peak_gflops') p), m.name"
                    " FROM device_model m"
-                   " JOIN worker w ON w.model = m.id WHERE m.class = ? AND m.name = ? ORDER BY w.id",
-                   &q, "it", class, model);
+                   " JOIN worker w ON w.model = m.id WHERE (m.class, m.name) ="
+                   " (SELECT class, name FROM device_model WHERE id = ?) ORDER BY w.id",
+                   &q, "i", model);
     while (r >= 0 && (r = mf_sql_next(q)) > 0)
         r = fn(context, &(struct mf_worker_claim){.worker = mf_sql_i64(q, 0),
                                                   .name = mf_sql_text(q, 1),
@@ -179,7 +180,8 @@ int mf_store_worker_claims_each(struct mf_store *s, int64_t class, const char *m
                                                   .simulated = mf_sql_i64(q, 3) != 0,
                                                   .gap_us = mf_sql_double(q, 4),
                                                   .mem_read_gbs = mf_sql_double(q, 5),
-                                                  .peak_gflops = mf_sql_double(q, 6)});
+                                                  .peak_gflops = mf_sql_double(q, 6),
+                                                  .model = mf_sql_text(q, 7)});
     return r;
 }
 

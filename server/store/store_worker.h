@@ -45,15 +45,15 @@ int mf_store_worker_quarantined(struct mf_store *s, int64_t worker, char ret_nam
 /* Counts an undone message. Returns 1, or 0 if no worker has this name. */
 int mf_store_worker_add_undone(struct mf_store *s, const char *name, int64_t *ret_worker, int64_t *ret_n);
 struct mf_worker_claim {
-    double gap_us, mem_read_gbs, peak_gflops; /* of its device; NAN: not reported */
+    /* of its device; the peak of the fastest data type; NAN: not reported */
+    double gap_us, mem_read_gbs, peak_gflops;
     int64_t worker;
-    const char *name, *quarantined; /* valid during the call */
+    const char *name, *quarantined, *model; /* valid during the call */
     bool simulated;
 };
-/* Called for each worker of the models of this class and name, oldest first. */
+/* Called for each worker of the models with the class and name of this model, oldest first. */
 typedef int (*mf_worker_claim_fn)(void *context, const struct mf_worker_claim *row);
-int mf_store_worker_claims_each(struct mf_store *s, int64_t class, const char *model, mf_worker_claim_fn fn,
-                                void *context);
+int mf_store_worker_claims_each(struct mf_store *s, int64_t model, mf_worker_claim_fn fn, void *context);
 /* Called with the launch gap in us of each trusted worker of the model that reports one. */
 typedef int (*mf_gap_fn)(void *context, double gap_us);
 int mf_store_gaps_each(struct mf_store *s, int64_t model, mf_gap_fn fn, void *context);

@@ -33,8 +33,13 @@ int fake_worker_open_keys(struct fake_worker *w, void *zmq, int port, const char
 {
     char endpoint[64];
     int linger = 0, queue = 0;
-    *w = (struct fake_worker){
-        .n_variants = 4, .class = "gfx942/304", .revision = "r1", .model = "m", .gap_us = 0.5};
+    *w = (struct fake_worker){.n_variants = 4,
+                              .class = "gfx942/304",
+                              .revision = "r1",
+                              .model = "m",
+                              .gap_us = 0.5,
+                              .peak_gflops = 1000,
+                              .mem_read_gbs = 100};
     mf_format(w->name, sizeof(w->name), "%s", name);
     mf_format(w->instance, sizeof(w->instance), "i%" PRIu64, mf_now_ns());
     mf_format(endpoint, sizeof(endpoint), "tcp://127.0.0.1:%d", port);
@@ -85,12 +90,11 @@ int fake_worker_hello(struct fake_worker *w, const char *running)
         "{\"worker\":\"%s\",\"instance\":\"%s\",\"host\":\"h\",\"pid\":1,\"version\":"
         "\"0\",\"class\":\"%s\","
         "\"model\":\"%s\","
-        "\"device\":{\"class\":\"%s\",\"model\":\"%s\",\"gap_us\":%.9g,\"peak_gflops\":{\"bf16\":1000},\"mem_"
-        "read_gbs\":100,"
-        "\"llc\":1000000},\"revision\":\"%s\",\"families\":{\"fake\":\"%s\"},\"simulated\":%s,\"running\":%"
-        "s}",
-        w->name, w->instance, w->class, w->model, w->class, w->model, w->gap_us, w->revision, w->revision,
-        w->real ? "false" : "true", running);
+        "\"device\":{\"class\":\"%s\",\"model\":\"%s\",\"gap_us\":%.9g,\"peak_gflops\":{\"bf16\":%g},\"mem_"
+        "read_gbs\":%g,\"llc\":1000000},\"revision\":\"%s\",\"families\":{\"fake\":\"%s\"},"
+        "\"simulated\":%s,\"running\":%s}",
+        w->name, w->instance, w->class, w->model, w->class, w->model, w->gap_us, w->peak_gflops,
+        w->mem_read_gbs, w->revision, w->revision, w->real ? "false" : "true", running);
 }
 
 int fake_worker_recv(struct fake_worker *w, int timeout_ms, enum mf_message *ret_type, cJSON **ret)
