@@ -59,6 +59,16 @@ struct mf_fmoe_args {
 void mf_pipeline_bind(struct mf_pipeline *p, const struct mf_fmoe_args *args);
 /* Prepares all steps for a timed run with the bound arguments (mf_family.prepare). */
 int mf_pipeline_prepare(struct mf_pipeline *p);
+/* True if a step replays captured launches (mf_family.captures). mf_pipeline_warm_up then prepares and
+ * launches the steps one after the other with the bound arguments, so that each finds valid inputs when it
+ * captures its launches. Call it once before the first run with new arguments. */
+bool mf_pipeline_captures(const struct mf_pipeline *p);
+int mf_pipeline_warm_up(struct mf_pipeline *p);
+/* Finishes all steps after a timed run (mf_family.finish). */
+int mf_pipeline_finish(struct mf_pipeline *p);
+/* Returns why a step of a prepared pipeline cannot be captured (mf_family.eager), and the step in *ret_step;
+ * NULL if all steps can be captured. */
+const char *mf_pipeline_eager(const struct mf_pipeline *p, const struct mf_step **ret_step);
 /* mf_pipeline_launch launches step i with the bound arguments, and mf_pipeline_run launches all steps.
  * Neither function allocates, locks or makes system calls. */
 int mf_pipeline_launch(struct mf_pipeline *p, size_t i);

@@ -501,14 +501,62 @@ void mf_pipeline_bind(struct mf_pipeline *p, const struct mf_fmoe_args *args)
     }
 }
 
+static int prepare_step(const struct bound_step *b)
+{
+    return b->family->prepare ? b->family->prepare(b->kernel, &b->launch) : 0;
+}
+
 int mf_pipeline_prepare(struct mf_pipeline *p)
+{
+    int r = 0;
+    for (size_t i = 0; i < p->n_steps && r >= 0; i++)
+        r = prepare_step(&p->steps[i]);
+    return r;
+}
+
+bool mf_pipeline_captures(const struct mf_pipeline *p)
+{
+    for (size_t i = 0; i < p->n_steps; i++) {
+        if (p->steps[i].family->captures)
+            return true;
+    }
+    return false;
+}
+
+int mf_pipeline_warm_up(struct mf_pipeline *p)
+{
+    int r = 0;
+    for (size_t i = 0; i < p->n_steps && r >= 0; i++) {
+        r = prepare_step(&p->steps[i]);
+        if (r >= 0)
+            r = mf_pipeline_launch(p, i);
+        if (r >= 0 && p->device->ops->sync)
+            r = p->device->ops->sync(p->device);
+    }
+    return r;
+}
+
+int mf_pipeline_finish(struct mf_pipeline *p)
 {
     int r = 0;
     for (size_t i = 0; i < p->n_steps && r >= 0; i++) {
         const struct bound_step *b = &p->steps[i];
-        r = b->family->prepare ? b->family->prepare(b->kernel, &b->launch) : 0;
+        r = b->family->finish ? b->family->finish(b->kernel, &b->launch) : 0;
     }
     return r;
+}
+
+const char *mf_pipeline_eager(const struct mf_pipeline *p, const struct mf_step **ret_step)
+{
+    for (size_t i = 0; i < p->n_steps; i++) {
+        const struct bound_step *b = &p->steps[i];
+        const char *why = b->family->eager ? b->family->eager(b->kernel) : NULL;
+        if (why) {
+            *ret_step = &b->step;
+            return why;
+        }
+    }
+    return NULL;
 }
 
 int mf_pipeline_launch(struct mf_pipeline *p, size_t i)

@@ -6,6 +6,7 @@
 
 #include "common/base/text.h"
 #include "kernels/core/quant.h"
+#include "measure/session/fixed_inputs.h"
 #include "measure/session/session.h"
 #include "measure/session/session_data.h"
 
@@ -57,6 +58,27 @@ static int prepare(void *context, int index)
     return mf_pipeline_prepare(e->pipeline);
 }
 
+static int finish(void *context, int index)
+{
+    struct mf_entrant *e = context;
+    (void)index;
+    return mf_pipeline_finish(e->pipeline);
+}
+
+/* Copies the rotation's routing to a fixed address, for pipelines that replay captured launches. */
+static int fix_routing(struct mf_session *s, struct mf_fmoe_args *args)
+{
+    const struct mf_tensor_spec topk = {
+        .tensor = MF_TENSOR_TOPK, .format = MF_FORMAT_INDEX, .order = "token"};
+    struct mf_tensor_ref fixed;
+    int r = mf_fixed_inputs_reserve(s, &topk, 1, &fixed);
+    if (r == 0)
+        r = mf_fixed_input_copy(s, &topk, &fixed, &args->topk);
+    if (r == 0)
+        args->topk = fixed;
+    return r;
+}
+
 /* Binds the buffers shared by all entrants: inputs, weights, arena, output. */
 static int bind(struct mf_entrant *e, int rotation)
 {
@@ -69,6 +91,8 @@ static int bind(struct mf_entrant *e, int rotation)
         .arena = mf_region_launch_start(&s->arena),
     };
     int r = find_inputs(s, rotation, &args);
+    if (r == 0 && mf_pipeline_captures(e->pipeline))
+        r = fix_routing(s, &args);
     if (r == 0)
         mf_pipeline_bind(e->pipeline, &args);
     s->step_has_run = true;
@@ -96,11 +120,15 @@ enum mf_status mf_entrant_init(struct mf_entrant *e, struct mf_race_buffers *c, 
                                char reason[MF_REASON_MAX])
 {
     struct mf_session *s = c->session;
-    *e = (struct mf_entrant){
-        .buffers = c,
-        .pipeline = pipeline,
-        .measured = {.session = s, .evicts_caches = true, .launch = launch, .prepare = prepare, .context = e},
-        .verdict = {.err = NAN, .row_err = NAN, .row_limit = NAN}};
+    *e = (struct mf_entrant){.buffers = c,
+                             .pipeline = pipeline,
+                             .measured = {.session = s,
+                                          .evicts_caches = true,
+                                          .launch = launch,
+                                          .prepare = prepare,
+                                          .finish = finish,
+                                          .context = e},
+                             .verdict = {.err = NAN, .row_err = NAN, .row_limit = NAN}};
     for (size_t i = 0; i < mf_pipeline_n_steps(pipeline); i++) {
         e->flops += mf_pipeline_step(pipeline, i)->flops;
         e->tolerance = fmax(e->tolerance, mf_pipeline_step(pipeline, i)->reorder_tolerance);
@@ -124,14 +152,29 @@ static int poison_arena(struct mf_session *s, size_t bytes)
     return mf_region_push(&s->arena);
 }
 
+/* Lets the steps capture their launches. This is done before the outputs are poisoned, because what a step
+ * runs on another stream meanwhile would write them without being timed. */
+static int warm_up(struct mf_entrant *e)
+{
+    if (!mf_pipeline_captures(e->pipeline))
+        return 0;
+    const struct mf_step *step;
+    int r = mf_pipeline_warm_up(e->pipeline);
+    if (r == 0 && mf_pipeline_eager(e->pipeline, &step))
+        return -ENOTSUP;
+    return r < 0 ? r : mf_measure_prepare(&e->measured, 0);
+}
+
 static int run_poisoned(struct mf_entrant *e, double *ret_us)
 {
     struct mf_race_buffers *c = e->buffers;
-    int r = mf_guarded_poison(c->y[c->run], NULL, false);
+    int r = bind(e, 0);
+    if (r == 0)
+        r = warm_up(e);
+    if (r == 0)
+        r = mf_guarded_poison(c->y[c->run], NULL, false);
     if (r == 0)
         r = poison_arena(c->session, mf_pipeline_arena_bytes(e->pipeline));
-    if (r == 0)
-        r = bind(e, 0);
     if (r == 0)
         r = mf_measure_run(&e->measured, 0, ret_us, NULL);
     return r;
@@ -150,8 +193,15 @@ static enum mf_status verify_once(struct mf_entrant *e, int run, double *ret_us,
         .covers = mf_layer_ops(&s->shape),
         .err_ratio = s->options.err_ratio,
     };
+    const struct mf_step *step;
     c->run = run;
     int r = run_poisoned(e, ret_us);
+    const char *why = mf_pipeline_eager(e->pipeline, &step);
+    if (why) {
+        mf_format(reason, MF_REASON_MAX, "%s:%s cannot be captured, and eager times are not compared: %s",
+                  step->family, step->name, why);
+        return MF_STATUS_UNSUPPORTED;
+    }
     if (r < 0)
         return refuse_errno(r, "a step failed to launch", reason);
     r = mf_verify(&v, &e->verdict);

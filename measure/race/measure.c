@@ -60,15 +60,41 @@ static int evict_caches(struct mf_session *s)
     return r;
 }
 
-int mf_measure_run(struct mf_measured *m, int rotation, double *ret_us, bool *ret_cold)
+static int prepare(struct mf_measured *m, int rotation)
 {
     m->rotation = rotation;
-    int r = m->prepare ? m->prepare(m->context, 0) : 0;
+    return m->prepare ? m->prepare(m->context, 0) : 0;
+}
+
+int mf_measure_prepare(struct mf_measured *m, int rotation)
+{
+    const struct mf_device_ops *ops = m->session->device->ops;
+    int r = prepare(m, rotation);
+    int waited = ops->sync ? ops->sync(m->session->device) : 0;
+    return r < 0 ? r : waited;
+}
+
+static const char *why_eager(const struct mf_measured *m)
+{
+    return m->eager && m->session->device->ops->time_eager ? m->eager(m->context) : NULL;
+}
+
+static int time_run(struct mf_measured *m, double *ret_us)
+{
+    struct mf_device *d = m->session->device;
+    int r = why_eager(m) ? d->ops->time_eager(d, m->poison, m->launch, m->context, ret_us)
+                         : d->ops->time(d, m->launch, m->context, 1, ret_us);
+    return r >= 0 && m->finish ? m->finish(m->context, 0) : r;
+}
+
+int mf_measure_run(struct mf_measured *m, int rotation, double *ret_us, bool *ret_cold)
+{
+    int r = prepare(m, rotation);
     if (r >= 0 && m->evicts_caches)
         r = evict_caches(m->session);
     bool cold = is_cold(m, rotation);
     if (r >= 0)
-        r = m->session->device->ops->time(m->session->device, m->launch, m->context, 1, ret_us);
+        r = time_run(m, ret_us);
     m->session->traffic += m->bytes;
     for (size_t i = 0; i < MF_ARRAY_LEN(m->weights); i++) {
         if (m->weights[i])
@@ -120,7 +146,7 @@ const double *mf_measure_samples(const struct mf_measured *m, const struct mf_sa
 {
     bool cold = m->cold && (s->n_cold >= SAMPLES_MIN || s->n_cold == s->n_all);
     *ret_n = cold ? s->n_cold : s->n_all;
-    *ret_mode = cold ? "cold" : "warm";
+    *ret_mode = why_eager(m) ? "eager" : cold ? "cold" : "warm";
     return cold ? s->cold : s->all;
 }
 

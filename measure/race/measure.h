@@ -20,7 +20,12 @@ struct mf_measured {
     bool cold;
     /* true: evict the L2 and instruction caches before each run if the device can */
     bool evicts_caches;
-    mf_launch_fn launch, prepare; /* prepare runs untimed before each run; NULL: no preparation */
+    /* prepare and finish run untimed before and after each run; NULL: nothing to do */
+    mf_launch_fn launch, prepare, finish;
+    /* Returns why a prepared run cannot be captured (mf_family.eager); it is then timed eagerly. NULL, or a
+     * result of NULL: it can be captured. */
+    const char *(*eager)(void *context);
+    mf_launch_fn poison; /* queues the poison of the outputs before an eager run */
     void *context;
     int rotation; /* rotation of the current run */
 };
@@ -34,6 +39,10 @@ struct mf_samples {
     size_t n_cold;
 };
 
+/* Prepares a run with the given rotation and waits until all work on the device is done. Call it before the
+ * outputs of a verified run are poisoned: a framework runs its code to prepare, and what runs on another
+ * stream would write the outputs without being timed. Returns the errors of `prepare`. */
+int mf_measure_prepare(struct mf_measured *m, int rotation);
 /* Times one run with the given rotation. *ret_cold (may be NULL) tells whether the sample is cold. If launch
  * or prepare returns a negative errno, returns that errno. */
 int mf_measure_run(struct mf_measured *m, int rotation, double *ret_us, bool *ret_cold);
@@ -49,7 +58,7 @@ int mf_measure_count(double first_us, double budget_us);
 /* Returns how many more cold samples must be taken before mf_measure_samples can use the cold samples. */
 int mf_measure_missing(const struct mf_measured *m, const struct mf_samples *s);
 /* Returns the samples to be used: the cold samples in mode "cold", all samples in mode "warm". Also stores
- * the number of these samples and the mode. */
+ * the number of these samples and the mode. The mode is "eager" if the last run was timed eagerly. */
 const double *mf_measure_samples(const struct mf_measured *m, const struct mf_samples *s, size_t *ret_n,
                                  const char **ret_mode);
 

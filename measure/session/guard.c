@@ -150,6 +150,16 @@ int mf_guarded_poison(struct mf_guarded *g, const int64_t *source, bool zero)
     return mf_region_push(&g->region);
 }
 
+int mf_guarded_queue_poison(const struct mf_guarded *g, struct mf_device *device, bool zero)
+{
+    int r = 0;
+    for (int i = 0; i < g->n_parts && r == 0; i++) {
+        uint32_t poison = zero ? 0 : mf_part_poison_word(&g->tensor_spec, g->parts, i);
+        r = device->ops->fill(device, g->launch_ref.part[i], (g->end[i] - g->start[i]) / 4 * 4, poison);
+    }
+    return r;
+}
+
 /* Returns the number of bytes in [from, to) that differ from the pattern. Stores the offsets of the first and
  * the last of these bytes. */
 static size_t count_changed(const struct mf_guarded *g, size_t from, size_t to, size_t *ret_first,

@@ -41,6 +41,9 @@ void mf_guarded_release(struct mf_guarded *g);
  * a step accumulates into. On return the device copy is up to date. If device_data fills the buffer, the
  * host's copy of the parts keeps the values of the last pull. */
 int mf_guarded_poison(struct mf_guarded *g, const int64_t *source, bool zero);
+/* Queues a fill of all parts with their poison, or with zeros, on the stream of the device's launches. The
+ * device must have mf_device_ops.fill. */
+int mf_guarded_queue_poison(const struct mf_guarded *g, struct mf_device *device, bool zero);
 /* Returns 1 and a message if a band was overwritten, and repairs the bands. Returns 0 if all bands are
  * intact. */
 int mf_guarded_check(struct mf_guarded *g, char *why, size_t cap);

@@ -10,6 +10,7 @@
 #include "common/base/stats.h"
 #include "common/base/text.h"
 #include "measure/race/measure.h"
+#include "measure/session/fixed_inputs.h"
 #include "measure/session/prune.h"
 #include "measure/session/session_data.h"
 #include "measure/verify/verify.h"
@@ -33,6 +34,8 @@ struct probe {
     bool accumulates[MF_STEP_TENSOR_SPECS_MAX];
     /* per output: index of the input that shares the output's memory; -1: no such input */
     int accumulated_from[MF_STEP_TENSOR_SPECS_MAX];
+    /* inputs of all rotations if the family captures its launches; part[0] is NULL for other inputs */
+    struct mf_tensor_ref fixed[MF_STEP_TENSOR_SPECS_MAX];
     int run; /* index of the outputs that the next launch writes */
     struct mf_unit_result result;
 };
@@ -107,6 +110,38 @@ static int bind_needs(struct probe *p, int rotation)
     return 0;
 }
 
+static bool rotates(const struct probe *p, int need)
+{
+    const struct mf_tensor_ref *first = &p->needs[0][need];
+    for (int i = 1; i < p->measured.n_rotations; i++) {
+        if (first->part[0] && p->needs[i][need].part[0] != first->part[0])
+            return true;
+    }
+    return false;
+}
+
+/* Gives inputs that depend on the rotation an address of their own, so that a kernel captures its launches
+ * once per output buffer instead of once per rotation. */
+static int fix_needs(struct probe *p)
+{
+    struct mf_tensor_spec specs[MF_STEP_TENSOR_SPECS_MAX];
+    struct mf_tensor_ref refs[MF_STEP_TENSOR_SPECS_MAX];
+    int which[MF_STEP_TENSOR_SPECS_MAX], n = 0;
+    memset(p->fixed, 0, sizeof(p->fixed));
+    if (!p->family || !p->family->captures)
+        return 0;
+    for (int i = 0; i < p->step->n_needs; i++) {
+        if (rotates(p, i)) {
+            specs[n] = p->step->needs[i];
+            which[n++] = i;
+        }
+    }
+    int r = n > 0 ? mf_fixed_inputs_reserve(p->s, specs, (size_t)n, refs) : 0;
+    for (int i = 0; i < n && r == 0; i++)
+        p->fixed[which[i]] = refs[i];
+    return r;
+}
+
 static int bind(struct probe *p)
 {
     int r = bind_gives(p);
@@ -119,6 +154,8 @@ static int bind(struct probe *p)
         r = bind_needs(p, i);
     if (r == 0)
         r = mf_session_reserve(p->s, &p->s->workspace, p->step->workspace_bytes + 64);
+    if (r == 0)
+        r = fix_needs(p);
     for (int i = 0; r == 0 && i < p->step->n_gives; i++) {
         for (int run = 0; run < 2; run++)
             p->give_refs[run][i] = p->gives[i][run]->launch_ref;
@@ -145,6 +182,8 @@ static int bind_with_retry(struct probe *p)
 static struct mf_launch launch_of(const struct probe *p, struct mf_tensor_ref needs[MF_STEP_TENSOR_SPECS_MAX])
 {
     memcpy(needs, p->needs[p->measured.rotation], MF_STEP_TENSOR_SPECS_MAX * sizeof(*needs));
+    for (int i = 0; i < p->step->n_needs; i++)
+        needs[i] = p->fixed[i].part[0] ? p->fixed[i] : needs[i];
     for (int g = 0; g < p->step->n_gives; g++) {
         if (p->accumulated_from[g] >= 0)
             needs[p->accumulated_from[g]] = p->give_refs[p->run][g];
@@ -168,7 +207,39 @@ static int prepare(void *context, int index)
     struct mf_tensor_ref needs[MF_STEP_TENSOR_SPECS_MAX];
     const struct mf_launch l = launch_of(p, needs);
     (void)index;
-    return p->family->prepare ? p->family->prepare(p->kernel, &l) : 0;
+    int r = 0;
+    for (int i = 0; i < p->step->n_needs && r == 0; i++) {
+        if (p->fixed[i].part[0])
+            r = mf_fixed_input_copy(p->s, &p->step->needs[i], &p->fixed[i],
+                                    &p->needs[p->measured.rotation][i]);
+    }
+    return r < 0 || !p->family->prepare ? r : p->family->prepare(p->kernel, &l);
+}
+
+static int finish_run(void *context, int index)
+{
+    struct probe *p = context;
+    struct mf_tensor_ref needs[MF_STEP_TENSOR_SPECS_MAX];
+    const struct mf_launch l = launch_of(p, needs);
+    (void)index;
+    return p->family->finish ? p->family->finish(p->kernel, &l) : 0;
+}
+
+static const char *why_eager(void *context)
+{
+    const struct probe *p = context;
+    return p->family->eager ? p->family->eager(p->kernel) : NULL;
+}
+
+/* Queues the poison of the outputs of the current run. */
+static int queue_poison(void *context, int index)
+{
+    const struct probe *p = context;
+    int r = 0;
+    (void)index;
+    for (int i = 0; i < p->step->n_gives && r == 0; i++)
+        r = mf_guarded_queue_poison(p->gives[i][p->run], p->s->device, p->accumulates[i]);
+    return r;
 }
 
 /* ---- gates ---- */
@@ -300,8 +371,10 @@ static int verify_second(struct probe *p)
 /* Runs the step as run 0 or 1, on poisoned outputs. The run is verified later, and also gives a sample. */
 static int run_poisoned(struct probe *p, int run)
 {
-    int r = poison(p, run);
     p->run = run;
+    int r = p->family->captures ? mf_measure_prepare(&p->measured, 0) : 0;
+    if (r >= 0)
+        r = poison(p, run);
     if (r == 0)
         r = mf_measure_sample(&p->measured, 0, &p->samples);
     return r;
@@ -332,6 +405,8 @@ static int first_run(struct probe *p)
 /* Drops a step that is too slow for any pipeline (measure/session/prune.h). */
 static int drop_slow(struct probe *p)
 {
+    /* the times of other steps are those of graphs */
+    p->prune.applies &= !why_eager(p);
     const struct mf_prune_limit limit = mf_prune_limit(&p->prune);
     double us = p->first_us;
     if (us > limit.us && us <= limit.rerun_us) {
@@ -478,13 +553,14 @@ static void finish(struct probe *p, double *samples)
     if (mf_measure_implausible(&p->measured, p->result.us, p->step->flops, p->result.reason,
                                sizeof(p->result.reason)))
         p->result.status = MF_STATUS_IMPLAUSIBLE;
+    else if (why_eager(p))
+        mf_format(p->result.reason, sizeof(p->result.reason), "timed eagerly: %s", why_eager(p));
     else
         mf_prune_note(&p->s->bests, &p->keys, p->result.us);
 }
 
 static int open_kernel(struct probe *p)
 {
-    p->family = mf_family_set_find(p->s->extra, p->s->device->ops->kind, p->step->family);
     if (!p->family) {
         p->result.status = MF_STATUS_UNSUPPORTED;
         mf_format(p->result.reason, sizeof(p->result.reason), "this runner has no family %s",
@@ -545,11 +621,18 @@ static int probe_step(struct mf_session *s, const struct mf_probe_step *step, mf
         return -ENOMEM;
     p->s = s;
     p->step = &step->step;
+    p->family = mf_family_set_find(s->extra, s->device->ops->kind, p->step->family);
     p->keys = mf_prune_keys(p->step);
     p->prune =
         mf_prune_start(&s->bests, &p->keys, p->step,
                        best && p->step->covers ? best(context, p->step->covers) : 0, s->options.exhaustive);
-    p->measured = (struct mf_measured){.session = s, .launch = launch, .prepare = prepare, .context = p};
+    p->measured = (struct mf_measured){.session = s,
+                                       .launch = launch,
+                                       .prepare = prepare,
+                                       .finish = finish_run,
+                                       .eager = why_eager,
+                                       .poison = queue_poison,
+                                       .context = p};
     p->result = (struct mf_unit_result){.id = step->id,
                                         .status = MF_STATUS_OK,
                                         .us = NAN,

@@ -149,6 +149,7 @@ int mf_session_new(const struct mf_session_args *args, char *why, size_t why_cap
     s->sink = args->sink;
     s->x_region = s->topk_region = s->b1_region = s->b2_region = s->ref_region = s->z_region = s->workspace =
         s->arena = (struct mf_region)MF_REGION_INIT;
+    s->fixed_inputs = (struct mf_region)MF_REGION_INIT;
     s->buffer_max = MF_MAX((uint64_t)BUFFER_MIN, mf_memory_available() / 4);
     mf_session_phase(s->sink, MF_PHASE_DATA);
     mf_format(why, why_cap, "%s", "");
@@ -184,6 +185,7 @@ struct mf_session *mf_session_free(struct mf_session *s)
     mf_region_release(&s->b2_region);
     mf_region_release(&s->workspace);
     mf_region_release(&s->arena);
+    mf_region_release(&s->fixed_inputs);
     free(s);
     return NULL;
 }

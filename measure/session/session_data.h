@@ -65,7 +65,7 @@ struct mf_session {
     size_t n_outputs, cap_outputs;
     struct mf_session_order orders[16];
     size_t n_orders;
-    struct mf_region workspace, arena;
+    struct mf_region workspace, arena, fixed_inputs;
     uint64_t buffer_bytes, buffer_max;
     bool step_has_run; /* true: a step has run since the device data was created */
 

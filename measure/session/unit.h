@@ -45,9 +45,11 @@ struct mf_unit_result {
     char reason[MF_REASON_MAX];
     double us, mad; /* median and median absolute deviation of the samples */
     double err, row_err, row_limit;
-    int verified;     /* number of verified runs: 0, 1 or 2; 2: all gates passed */
-    double canary;    /* canary time after this result, relative to the lowest canary time of the session */
-    const char *mode; /* "cold": weights were read from memory; "warm"; "": not timed */
+    int verified;  /* number of verified runs: 0, 1 or 2; 2: all gates passed */
+    double canary; /* canary time after this result, relative to the lowest canary time of the session */
+    /* "cold": weights were read from memory; "warm"; "eager": the launches cannot be captured, and `reason`
+     * tells why; "": not timed */
+    const char *mode;
     const double *samples;
     size_t n_samples;
     const double *fresh; /* race only: rerun samples of a group's winner and its ties */
