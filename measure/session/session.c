@@ -554,7 +554,8 @@ static void finish(struct probe *p, double *samples)
                                sizeof(p->result.reason)))
         p->result.status = MF_STATUS_IMPLAUSIBLE;
     else if (why_eager(p))
-        mf_format(p->result.reason, sizeof(p->result.reason), "timed eagerly: %s", why_eager(p));
+        mf_format(p->result.reason, sizeof(p->result.reason), "timed eagerly, so not ranked: %s",
+                  why_eager(p));
     else
         mf_prune_note(&p->s->bests, &p->keys, p->result.us);
 }

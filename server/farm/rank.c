@@ -37,6 +37,7 @@ struct measured {
     struct valid_step *valid_step;
     size_t n, cap;
     int counts[MF_STATUS_N_];
+    int n_eager; /* correct steps that cannot be captured */
 };
 
 /* Only steps that the consumer dispatches can be in its pipelines. */
@@ -48,7 +49,8 @@ static bool may_dispatch(const struct measured *m, const struct mf_step *step, d
            (step->stage == MF_STAGE_MOVE || mf_consumer_takes_error(m->consumer, err, why));
 }
 
-/* Collects the steps that passed all gates; only these can be in a pipeline. */
+/* Collects the steps that passed all gates; only these can be in a pipeline. Eager times include the gaps
+ * between launches, so they are not ranked with those of graphs. */
 static int take_measured(void *context, const struct mf_measured_row *row)
 {
     struct measured *m = context;
@@ -56,6 +58,10 @@ static int take_measured(void *context, const struct mf_measured_row *row)
     m->counts[row->status]++;
     if (row->status != MF_STATUS_OK || row->verified != 2 || !(row->us > 0))
         return 0;
+    if (row->is_eager) {
+        m->n_eager++;
+        return 0;
+    }
     int r = mf_array_grow(&m->valid_step, m->n, &m->cap, sizeof(*m->valid_step));
     if (r < 0)
         return r;
@@ -89,6 +95,9 @@ static int fail_no_pipeline(struct mf_farm *f, struct mf_task *g, const struct m
             (void)mf_buf_addf(&counts, "%s%d %s", counts.len ? ", " : "", m->counts[i],
                               mf_status_name((enum mf_status)i));
     }
+    if (m->n_eager > 0)
+        (void)mf_buf_addf(&counts, "; %d ok steps are not ranked, because they cannot be captured",
+                          m->n_eager);
     int r = mf_pipeline_gap(p, gap, sizeof(gap));
     mf_format(reason, sizeof(reason), "no legal pipeline: %s; of %d steps: %s", gap, total,
               counts.len ? counts.data : "none offered, see the rejections");

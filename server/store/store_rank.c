@@ -9,9 +9,8 @@
 #include <string.h>
 
 #define MEASURED                                                                                         \
-    "SELECT s.id, r.status, r.us, r.mad, r.err, r.verified, s.body FROM result r JOIN step s ON s.id = " \
-    "r.step"                                                                                             \
-    " WHERE r.task = ?1 AND r.final = 1 AND "
+    "SELECT s.id, r.status, r.us, r.mad, r.err, r.verified, s.body, json_extract(r.extra, '$.mode') IS " \
+    "'eager' FROM result r JOIN step s ON s.id = r.step WHERE r.task = ?1 AND r.final = 1 AND "
 
 static int read_measured(const struct mf_sql *q, struct mf_measured_row *ret)
 {
@@ -22,6 +21,7 @@ static int read_measured(const struct mf_sql *q, struct mf_measured_row *ret)
         .err = mf_sql_double(q, 4),
         .verified = (int)mf_sql_i64(q, 5),
         .body = mf_sql_text(q, 6),
+        .is_eager = mf_sql_i64(q, 7) != 0,
     };
     return mf_status_parse(mf_sql_text(q, 1), &ret->status);
 }

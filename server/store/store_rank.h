@@ -10,6 +10,7 @@ struct mf_measured_row {
     enum mf_status status;
     double us, mad, err;
     int verified;
+    bool is_eager; /* timed launch by launch (mode `eager`); not comparable with times of graphs */
     const char *body;
 };
 typedef int (*mf_measured_fn)(void *context, const struct mf_measured_row *row);

@@ -456,7 +456,8 @@ int mf_store_best_times(struct mf_store *s, int64_t task, mf_best_fn fn, void *c
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(s,
                    "SELECT s.covers, min(r.us), r.worker FROM result r JOIN step s ON s.id = r.step"
-                   " WHERE r.task = ? AND r.final = 1 AND r.status = 'ok' GROUP BY s.covers, r.worker",
+                   " WHERE r.task = ? AND r.final = 1 AND r.status = 'ok'"
+                   " AND json_extract(r.extra, '$.mode') IS NOT 'eager' GROUP BY s.covers, r.worker",
                    &q, "i", task);
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         mf_ops covers;

@@ -169,7 +169,7 @@ static const struct {
     {ESCAPES, MF_STATUS_WRONG, "unwritten: ", ""},
     {OWN_MEMORY, MF_STATUS_OK, "", "cold"},
     {NOT_COPIED, MF_STATUS_WRONG, "unwritten: ", ""},
-    {EAGER, MF_STATUS_OK, "timed eagerly: the launch waits for a result", "eager"},
+    {EAGER, MF_STATUS_OK, "timed eagerly, so not ranked: the launch waits for a result", "eager"},
     {EAGER_ESCAPES, MF_STATUS_WRONG, "unwritten: ", ""},
 };
 

@@ -2,6 +2,7 @@
 #include "server/store/store_access.h"
 #include "server/store/store_private.h"
 #include "server/store/store_promote.h"
+#include "server/store/store_rank.h"
 #include "server/store/store_unit.h"
 #include "server/store/store_worker.h"
 
@@ -592,6 +593,38 @@ MF_TEST(results_are_counted_once)
     row.late = true;
     row.final = false;
     ck_assert_int_eq(mf_store_result_add(store, &row), 1);
+}
+
+static void take_time(void *context, mf_ops covers, int64_t worker, double us)
+{
+    (void)covers, (void)worker;
+    *(double *)context = us;
+}
+
+static int take_mode(void *context, const struct mf_measured_row *row)
+{
+    *(bool *)context = row->is_eager;
+    return 0;
+}
+
+static const struct {
+    const char *extra;
+    bool is_eager;
+} modes[] = {{NULL, false}, {"{\"mode\":\"cold\"}", false}, {"{\"mode\":\"eager\"}", true}};
+
+/* An eager time is not a best time of its kind. */
+MF_TEST(eager_results_are_marked, .rows = MF_ARRAY_LEN(modes))
+{
+    double best_us = 0;
+    bool is_eager = !modes[_i].is_eager;
+    make_units(1);
+    struct mf_result_row row = row_of_new_step(0);
+    row.extra = modes[_i].extra;
+    ck_assert_int_eq(mf_store_result_add(store, &row), 1);
+    ck_assert_int_eq(mf_store_measured_each(store, row.task, take_mode, &is_eager), 0);
+    ck_assert_int_eq(is_eager, modes[_i].is_eager);
+    ck_assert_int_eq(mf_store_best_times(store, row.task, take_time, &best_us), 0);
+    ck_assert_double_eq(best_us, modes[_i].is_eager ? 0 : 5);
 }
 
 static int64_t n_with_samples(void)
