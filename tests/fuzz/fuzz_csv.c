@@ -5,9 +5,11 @@
 #include "common/table/table_check.h"
 #include "common/table/table_diff.h"
 #include "common/table/table_fix.h"
+#include "common/table/table_internal.h"
 #include "common/table/table_merge.h"
 #include "fuzz.h"
 
+#include <math.h>
 #include <string.h>
 
 static void read_rows(const char *text, size_t len)
@@ -58,6 +60,22 @@ static void check_problems(const struct mf_table *t)
     for (size_t i = 0; i < t->n_problems; i++) {
         MF_MUST(t->problems[i].line > 0 && *t->problems[i].reason);
         MF_MUST(i == 0 || t->problems[i].line >= t->problems[i - 1].line);
+    }
+}
+
+/* A number of a row that is printed for a table reads back rounded. */
+static void check_numbers(const struct mf_table_row *row)
+{
+    for (int column = 0; column < MF_RESULT_N_; column++) {
+        char text[MF_TABLE_NUMBER_MAX];
+        if (!mf_result_is_number((enum mf_result)column))
+            continue;
+        double value = mf_result_number(row, (enum mf_result)column), again;
+        if (!mf_result_number_ok(value))
+            continue;
+        mf_result_print_number((enum mf_result)column, value, text);
+        MF_MUST(mf_result_parse_number((enum mf_result)column, text, &again) == 0);
+        MF_MUST(fabs(again - value) <= 0.0051 + 1e-12 * fabs(value));
     }
 }
 
@@ -125,6 +143,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!t)
         return 0;
     check_problems(t);
+    for (size_t i = 0; i < t->n_rows; i++)
+        check_numbers(&t->rows[i]);
     char *written = write_table(t);
     if (written)
         check_again(t, written);

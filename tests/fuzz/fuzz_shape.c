@@ -32,6 +32,8 @@ static void try_shape(const char *text)
     MF_MUST(mf_layer_ops(&shape) & MF_OP_BIT(MF_OP_GEMM1));
     MF_MUST(mf_token_bucket(shape.token) >= 1 && mf_layer_flops(&shape) > 0);
     MF_MUST(mf_layer_min_bytes(&shape, shape.expert) > 0);
+    MF_MUST(mf_layer_expected_active(&shape) <= shape.expert);
+    MF_MUST(mf_layer_expected_blocks(&shape, 64) >= 0.999 * mf_layer_expected_active(&shape));
 }
 
 /* Parses a column that is given in the input, like "topk=9". */
@@ -96,6 +98,8 @@ static void try_device_class(const char *text)
         return;
     mf_device_class_print(&class, printed);
     MF_MUST(mf_device_class_parse(printed, &again) == 0 && mf_device_class_equal(&class, &again));
+    const char *gfx = mf_gfx_of_cu_num(class.cu_num);
+    MF_MUST(!gfx || strlen(gfx) < sizeof(class.gfx));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
