@@ -1,4 +1,5 @@
-/* moefarm export: prints the tuned table, writes it to a file, or merges it into a shared one. */
+/* moefarm export: prints the tuned table, writes it to a file, merges it into a shared one, or writes the
+ * configuration files of vLLM or SGLang to a folder. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -6,9 +7,11 @@
 #include <string.h>
 
 #include "cli/support/api.h"
+#include "cli/support/config_files.h"
 #include "cli/support/export_filters.h"
 #include "cli/support/file.h"
 #include "cli/support/merge.h"
+#include "common/base/json.h"
 #include "common/base/text.h"
 #include "common/table/table.h"
 #include "common/table/table_file.h"
@@ -16,7 +19,7 @@
 
 struct export_options {
     struct mf_export_filters filters;
-    const char *output, *into, *set;
+    const char *output, *into, *set, *triton;
     bool replace;
     int64_t lock_ms;
 };
@@ -45,6 +48,58 @@ static int merge(const struct export_options *o, const struct mf_buf *csv)
     return MF_EXIT_OK;
 }
 
+/* ---- configuration files ---- */
+
+static int fetch_configs(struct mf_cli *cli, const struct export_options *o, cJSON **ret)
+{
+    _cleanup_(mf_http_reply_release) struct mf_http_reply reply;
+    _cleanup_(mf_buf_release) struct mf_buf path;
+    int code;
+
+    mf_http_reply_init(&reply);
+    mf_buf_init(&path, 8192);
+    (void)mf_buf_adds(&path, "/api/v1/export/configs.json");
+    mf_export_filters_query(&path, &o->filters);
+    mf_http_add_query(&path, "triton", o->triton);
+    if (mf_buf_error(&path) < 0)
+        return mf_cli_fail(MF_EXIT_USAGE, "export: the filters are too long");
+    code = mf_api_table(cli, path.data, NULL, &reply);
+    if (code != 0)
+        return code;
+    *ret = mf_api_parse(reply.body.data, reply.body.len);
+    return *ret ? 0
+                : mf_cli_fail(MF_EXIT_UNREACHED, "the coordinator's reply is not JSON; check that the URL is "
+                                                 "moefarmd's");
+}
+
+static int export_configs(struct mf_cli *cli, const struct export_options *o)
+{
+    _cleanup_(cJSON_Deletep) cJSON *configs = NULL;
+    size_t n = 0;
+    int code;
+
+    if (!o->output || strcmp(o->output, "-") == 0)
+        return mf_cli_fail(MF_EXIT_USAGE, "export: --consumer %s writes several files; give -o FOLDER",
+                           o->filters.consumer);
+    code = fetch_configs(cli, o, &configs);
+    if (code != 0)
+        return code;
+    mf_config_files_print_left_out(configs);
+    code = mf_config_files_write(o->output, configs, &n);
+    if (code != 0)
+        return code;
+    if (n == 0)
+        return mf_cli_fail(MF_EXIT_FAILED,
+                           "export: the farm has no row for consumer %s; the lines above, or "
+                           "GET /api/v1/export/left_out, have the reasons",
+                           o->filters.consumer);
+    printf("wrote %zu file%s to %s\n", n, n == 1 ? "" : "s", o->output);
+    mf_config_files_print_use(o->output, configs);
+    return MF_EXIT_OK;
+}
+
+/* ---- the table ---- */
+
 static int fetch(struct mf_cli *cli, const struct export_options *o, struct mf_http_reply *reply)
 {
     _cleanup_(mf_buf_release) struct mf_buf path;
@@ -72,8 +127,14 @@ int mf_cmd_export(struct mf_cli *cli, const struct mf_command *self, int argc, c
          .type = MF_OPT_TEXT,
          .value = &o.output,
          .argument = "FILE",
-         .help = "output file, written atomically (default: standard output)"},
+         .help = "output file, written atomically (default: standard output); for consumers vllm and sglang "
+                 "the folder of the files"},
         {.name = "o", .type = MF_OPT_TEXT, .value = &o.output, .argument = "FILE"},
+        {.name = "triton-version",
+         .type = MF_OPT_TEXT,
+         .value = &o.triton,
+         .argument = "X.Y.Z",
+         .help = "for vllm and sglang: Triton version of rows whose provenance does not state it"},
         {.name = "into",
          .type = MF_OPT_TEXT,
          .value = &o.into,
@@ -113,6 +174,10 @@ int mf_cmd_export(struct mf_cli *cli, const struct mf_command *self, int argc, c
     if (o.into && o.filters.consumer && strcmp(o.filters.consumer, "moefarm") != 0)
         return mf_cli_fail(MF_EXIT_USAGE,
                            "export: --into requires --consumer moefarm: other rows have no provenance");
+    if (mf_has_config_files(o.filters.consumer))
+        return export_configs(cli, &o);
+    if (o.triton)
+        return mf_cli_fail(MF_EXIT_USAGE, "export: --triton-version requires --consumer vllm or sglang");
     code = fetch(cli, &o, &reply);
     if (code != 0)
         return code;

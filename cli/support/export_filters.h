@@ -25,7 +25,7 @@ struct mf_export_filters {
     {.name = "layer-model", .type = MF_OPT_TEXT, .value = &(f).layer_model, .argument = "ROW", \
      .help = "layer model of the rows: the key without its token"},                            \
     {.name = "consumer", .type = MF_OPT_TEXT, .value = &(f).consumer, .argument = "NAME",      \
-     .help = "consumer of the table: moefarm or aiter (default: moefarm)"},                    \
+     .help = "consumer: moefarm, aiter, vllm or sglang (default: moefarm)"},                    \
     {.name = "simulated", .type = MF_OPT_BOOL, .value = &(f).simulated,                        \
      .help = "include results of simulated devices"}
 /* clang-format on */

@@ -6,22 +6,34 @@
 #include "common/base/text.h"
 #include "common/table/table_merge.h"
 #include "server/api/api_table.h"
+#include "server/api/export_configs.h"
 #include "server/http/problem.h"
 #include "server/http/reader.h"
 
 #include <errno.h>
 #include <string.h>
 
+static int make_table(struct mf_request *r, struct mf_store *s, const struct mf_export_options *o,
+                      struct mf_table **ret, cJSON **ret_left_out)
+{
+    int e = mf_export(s, o, ret, ret_left_out);
+    return e < 0 ? mf_refuse_errno(&r->response, e, "build the table") : 0;
+}
+
 static int make(struct mf_request *r, struct mf_store *s, enum mf_consumer *ret_consumer,
                 struct mf_table **ret, cJSON **ret_left_out)
 {
     struct mf_table_query q;
+    enum mf_framework framework;
     int e = mf_table_query_read(r, s, &q);
     if (e < 0)
         return e;
+    if (mf_consumer_framework(q.options.consumer, &framework) == 0)
+        return mf_refuse_at(&r->response, 400, "consumer", "value",
+                            "consumer: %s reads no CSV table; GET /api/v1/export/configs.json has its files",
+                            mf_framework_title(framework));
     *ret_consumer = q.options.consumer;
-    e = mf_export(s, &q.options, ret, ret_left_out);
-    return e < 0 ? mf_refuse_errno(&r->response, e, "build the table") : 0;
+    return make_table(r, s, &q.options, ret, ret_left_out);
 }
 
 int mf_api_export(void *reader, struct mf_request *r)
@@ -43,6 +55,51 @@ int mf_api_export(void *reader, struct mf_request *r)
         return e;
     (void)mf_respond_header(p, "Moefarm-Left-Out", "%d", cJSON_GetArraySize(left_out));
     return mf_respond_header(p, "Content-Disposition", "inline; filename=\"tuned_fmoe.csv\"");
+}
+
+/* ---- configuration files of vLLM and SGLang ---- */
+
+static int read_triton(struct mf_request *r, const char **ret)
+{
+    *ret = mf_request_query(r, "triton");
+    if (!*ret || mf_triton_version_ok(*ret))
+        return 0;
+    return mf_refuse_at(&r->response, 400, "triton", "value", "triton: expected a version such as 3.6.0");
+}
+
+static int make_configs(struct mf_request *r, struct mf_store *s, const struct mf_export_options *o,
+                        cJSON **ret, cJSON **ret_left_out)
+{
+    const char *triton;
+    int e = read_triton(r, &triton);
+    if (e < 0)
+        return e;
+    e = mf_export_configs(s, o, triton, ret, ret_left_out);
+    if (e == -EINVAL)
+        return mf_refuse_at(&r->response, 400, "consumer", "value",
+                            "consumer: expected vllm or sglang; other consumers read tuned_fmoe.csv");
+    return e < 0 ? mf_refuse_errno(&r->response, e, "build the files") : 0;
+}
+
+int mf_api_configs(void *reader, struct mf_request *r)
+{
+    struct mf_store *s = ((struct mf_reader *)reader)->store;
+    _cleanup_(cJSON_Deletep) cJSON *configs = NULL, *left_out = NULL;
+    struct mf_table_query q;
+    char hash[MF_SHA256_TEXT_MAX];
+    int e = mf_table_query_read(r, s, &q);
+    if (e == 0)
+        e = make_configs(r, s, &q.options, &configs, &left_out);
+    if (e < 0)
+        return e;
+    int n = cJSON_GetArraySize(left_out);
+    cJSON_AddItemToObject(configs, "left_out", MF_TAKE(left_out));
+    _cleanup_(mf_freep) char *text = mf_json_print(configs);
+    if (!text || mf_buf_adds(&r->response.body, text) < 0)
+        return mf_refuse_errno(&r->response, -ENOMEM, "print the files");
+    mf_sha256_print(r->response.body.data, r->response.body.len, hash);
+    e = mf_table_answer(r, s, "application/json", hash);
+    return e < 0 ? e : mf_respond_header(&r->response, "Moefarm-Left-Out", "%d", n);
 }
 
 /* Returns one page of an array in memory. The id of the cursor is an index. */
@@ -69,9 +126,16 @@ int mf_api_left_out(void *reader, struct mf_request *r)
 {
     struct mf_store *s = ((struct mf_reader *)reader)->store;
     _cleanup_(mf_table_freep) struct mf_table *table = NULL;
-    _cleanup_(cJSON_Deletep) cJSON *left_out = NULL;
-    enum mf_consumer consumer;
-    int e = make(r, s, &consumer, &table, &left_out);
+    _cleanup_(cJSON_Deletep) cJSON *left_out = NULL, *configs = NULL;
+    struct mf_table_query q;
+    enum mf_framework framework;
+    int e = mf_table_query_read(r, s, &q);
+    if (e < 0)
+        return e;
+    if (mf_consumer_framework(q.options.consumer, &framework) == 0)
+        e = make_configs(r, s, &q.options, &configs, &left_out);
+    else
+        e = make_table(r, s, &q.options, &table, &left_out);
     return e < 0 ? e : mf_respond_json(&r->response, 200, page_of(left_out, &r->page));
 }
 

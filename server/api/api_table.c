@@ -55,8 +55,9 @@ static int read_options(struct mf_request *r, struct mf_table_query *q)
     if (batch && mf_parse_i64(batch, 1, INT64_MAX, &o->filter.batch) < 0)
         return mf_refuse_at(&r->response, 400, "batch", "range",
                             "batch: expected the number of a batch (1 or more)");
-    if (consumer && (mf_consumer_parse(consumer, &o->consumer) < 0 || o->consumer > MF_CONSUMER_AITER))
-        return mf_refuse_at(&r->response, 400, "consumer", "value", "consumer: expected moefarm or aiter");
+    if (consumer && (mf_consumer_parse(consumer, &o->consumer) < 0 || !mf_consumer_has_table(o->consumer)))
+        return mf_refuse_at(&r->response, 400, "consumer", "value",
+                            "consumer: expected moefarm, aiter, vllm or sglang");
     int e = read_class(r, q);
     return e < 0 ? e : read_layer_model(r, q);
 }

@@ -19,11 +19,11 @@ struct export
     cJSON *left_out;
 };
 
-static int leave_out(struct export *x, const char *class, const char *model, const char *shape, double us,
-                     const char *reason)
+int mf_export_leave_out(cJSON *list, const char *class, const char *model, const char *shape, double us,
+                        const char *reason)
 {
     cJSON *o = cJSON_CreateObject();
-    if (!o || !cJSON_AddItemToArray(x->left_out, o))
+    if (!o || !cJSON_AddItemToArray(list, o))
         return -ENOMEM;
     cJSON_AddStringToObject(o, "class", class);
     cJSON_AddItemToObject(o, "model", model ? cJSON_CreateString(model) : cJSON_CreateNull());
@@ -31,6 +31,12 @@ static int leave_out(struct export *x, const char *class, const char *model, con
     cJSON_AddItemToObject(o, "us", us > 0 ? cJSON_CreateNumber(us) : cJSON_CreateNull());
     cJSON_AddStringToObject(o, "reason", reason);
     return 0;
+}
+
+static int leave_out(struct export *x, const char *class, const char *model, const char *shape, double us,
+                     const char *reason)
+{
+    return mf_export_leave_out(x->left_out, class, model, shape, us, reason);
 }
 
 /* Copies text into a CSV cell. Replaces commas and quotes, because consumers split at commas and know no

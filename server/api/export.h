@@ -26,6 +26,9 @@ struct mf_export_options {
 /* *ret_left_out: array of {class, model, shape, us, reason}. The caller frees both results. */
 int mf_export(struct mf_store *s, const struct mf_export_options *o, struct mf_table **ret,
               cJSON **ret_left_out);
+/* Appends one row to the list of rows left out. model NULL: unknown. us 0: unknown. */
+int mf_export_leave_out(cJSON *list, const char *class, const char *model, const char *shape, double us,
+                        const char *reason);
 /* Formats the column `pipeline`: "family:step|family:step". */
 #define MF_EXPORT_PIPELINE_MAX (MF_EXPORT_STEPS_MAX * (MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX + 2))
 void mf_export_join(const struct mf_export_config *c, char *dst, size_t cap);

@@ -71,6 +71,15 @@ static const struct mf_parameter export_parameters[] = {
     EXPORT_FILTERS,
     {NULL, MF_PARAM_TEXT, NULL},
 };
+#define TRITON_VERSION                                                                             \
+    {                                                                                              \
+        "triton", MF_PARAM_TEXT, "version of Triton, such as 3.6.0, for rows that do not state it" \
+    }
+static const struct mf_parameter configs_parameters[] = {
+    EXPORT_FILTERS,
+    TRITON_VERSION,
+    {NULL, MF_PARAM_TEXT, NULL},
+};
 static const struct mf_parameter freeze_parameters[] = {
     EXPORT_FILTERS,
     {"name", MF_PARAM_TEXT,
@@ -218,9 +227,12 @@ static const struct mf_route routes[] = {
     {"GET", "/api/v1/export/tuned_fmoe.csv", MF_ROLE_READ, READER(mf_api_export),
      "exportTable", "Export the tuned table",
      NULL, CSV, {0}, {200, 304, 409}, export_parameters, false},
+    {"GET", "/api/v1/export/configs.json", MF_ROLE_READ, READER(mf_api_configs),
+     "exportConfigs", "Export the configuration files of vLLM or SGLang (consumer is required)",
+     "Configs", JSON, {0}, {200, 304, 409}, configs_parameters, false},
     {"GET", "/api/v1/export/left_out", MF_ROLE_READ, READER(mf_api_left_out),
      "listLeftOut", "List the rows that the export leaves out, with reasons",
-     "LeftOut", JSON, {0}, {200, 409}, export_parameters, true},
+     "LeftOut", JSON, {0}, {200, 409}, configs_parameters, true},
     {"POST", "/api/v1/export/merge", MF_ROLE_READ, READER(mf_api_merge),
      "mergeTable", "Merge the configs into an existing table",
      "Merge", JSON, {CSV}, {200, 409, 413, 415, 422}, merge_parameters, false},

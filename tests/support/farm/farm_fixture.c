@@ -527,3 +527,66 @@ void farm_fixture_second_model(struct mf_store *s)
     }
     ck_assert_int_ge(mf_store_commit(s), 0);
 }
+
+/* --- configs of vLLM and SGLang --- */
+
+#define MIXTRAL_TP2 \
+    "4096,7168,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
+#define WIDER_TP2 \
+    "6144,7168,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
+#define DEEPSEEK_TP8                                                                                       \
+    "7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType." \
+    "per_1x128,1,0"
+#define WHOLE_LAYER "sort+quant1+gather+gemm1+act+quant2+gemm2+weight+combine"
+
+struct config {
+    int token;
+    const char *layer, *family, *step;
+    double us;
+};
+
+static void add_config(struct fixture *f, int64_t batch, int64_t class, int64_t model, const struct config *c)
+{
+    char steps[32];
+    int64_t task = add_task(f, batch, class, c->token, c->layer, "done", ""), enumeration = 0;
+    run(f,
+        "INSERT INTO enumeration (class, shape, revision, complete) SELECT class, shape, 'r1', 1 FROM task "
+        "WHERE id = ?",
+        "i", task);
+    enumeration = mf_store_last_id(f->s);
+    mf_format(steps, sizeof(steps), "[%d]",
+              (int)add_step(f, enumeration, c->family, "one", WHOLE_LAYER, 0, c->step));
+    run(f, "UPDATE task SET enumeration = ?, model = ? WHERE id = ?", "iii", enumeration, model, task);
+    int64_t pipeline = add_pipeline(f, task, 1, steps, WHOLE_LAYER, 0, c->us);
+    run(f,
+        "INSERT INTO config (task, shape, class, model, pipeline, us, mad, n, us1, us2, err1, err2, ties, "
+        "provenance, at_ms) SELECT id, shape, class, model, ?, ?, 0.1, 9, ?, 0, 0, 0, '[]', "
+        "'{\"compiler\":\"triton 3.6.0\",\"revision\":\"r1\",\"routing\":\"uniform\",\"seed\":1}', 1 FROM "
+        "task WHERE id = ?",
+        "iddi", pipeline, c->us, c->us, task);
+}
+
+void farm_fixture_configs(struct mf_store *s)
+{
+    static const struct config configs[] = {
+        {1, MIXTRAL_TP2, "vllm", "triton_m16_n64_k64_g1_w4_s4", 60.5},
+        {64, MIXTRAL_TP2, "vllm", "triton_m64_n128_k64_g8_w4_s3", 180.5},
+        {4096, MIXTRAL_TP2, "vllm", "default", 1200.5},
+        {8, WIDER_TP2, "vllm", "triton_m16_n64_k64_g1_w4_s4", 90.5},
+        {1, DEEPSEEK_TP8, "vllm", "triton_m16_n64_k128_g1_w4_s3", 40.5},
+        {16, MIXTRAL_TP2, "sglang", "triton_m16_n64_k64_g1_w4_s4-down_m16_n128_k64_g1_w4_s4_tma", 99.5},
+    };
+    struct fixture f = {.s = s, .now_ms = 1};
+    ck_assert_int_ge(mf_store_begin(s), 0);
+    run(&f, "INSERT OR IGNORE INTO farm (id, epoch, created_ms) VALUES (1, 3, 1)", "");
+    run(&f, "INSERT INTO device_class (gfx, cu_num) VALUES ('sm_90', 132)", "");
+    int64_t class = mf_store_last_id(s);
+    run(&f, "INSERT INTO device_model (class, name, simulated, body) VALUES (?, 'NVIDIA H200', 0, '{}')", "i",
+        class);
+    int64_t model = mf_store_last_id(s);
+    add_batch(&f, "configs", "done", 9, 1, "[]");
+    int64_t batch = mf_store_last_id(s);
+    for (size_t i = 0; i < MF_ARRAY_LEN(configs); i++)
+        add_config(&f, batch, class, model, &configs[i]);
+    ck_assert_int_ge(mf_store_commit(s), 0);
+}

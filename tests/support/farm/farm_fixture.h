@@ -20,3 +20,7 @@ void farm_fixture_fill(struct mf_store *s, int64_t now_ms);
 /* Adds a second device model in the class of the first batch, and a config of this model. An export must then
  * name a model. */
 void farm_fixture_second_model(struct mf_store *s);
+/* Adds configs of vLLM and SGLang for an NVIDIA H200 (sm_90/132): two layer models with one file name,
+ * another one, a token count for which vLLM's default is the fastest, and a row of SGLang with another
+ * configuration for the second GEMM. */
+void farm_fixture_configs(struct mf_store *s);

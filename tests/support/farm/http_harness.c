@@ -323,6 +323,8 @@ static void fill(struct http_harness *h)
         farm_fixture_fill(s, mf_wall_ms());
     if (h->options.second_model)
         farm_fixture_second_model(s);
+    if (h->options.configs)
+        farm_fixture_configs(s);
 }
 
 struct http_harness *http_harness_start(const struct http_harness_options *options)

@@ -14,6 +14,7 @@ struct http_harness;
 struct http_harness_options {
     bool fixture; /* fills the store with farm_fixture */
     bool second_model;
+    bool configs;                /* adds farm_fixture_configs */
     bool no_writer;              /* leaves requests to the writer unanswered */
     struct mf_http_options http; /* member `zmq` is set by the harness */
 };

@@ -40,6 +40,8 @@ static const struct {
     {{"export", "--set", "x"}, 2, "require --into FILE"},
     {{"export", "--into", "a", "-o", "b"}, 2, "give one of them"},
     {{"export", "--into", "a", "--consumer", "aiter"}, 2, "--into requires --consumer moefarm"},
+    {{"export", "--consumer", "vllm"}, 2, "--consumer vllm writes several files; give -o FOLDER"},
+    {{"export", "--triton-version", "3.6.0"}, 2, "requires --consumer vllm or sglang"},
     {{"release"}, 2, "rollback CHANNEL [RELEASE]"},
     {{"release", "frieze"}, 2, "unknown action 'frieze'"},
     {{"release", "show"}, 2, "usage: moefarm release show [options] RELEASE"},

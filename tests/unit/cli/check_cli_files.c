@@ -5,6 +5,7 @@
 #include <sys/sysmacros.h>
 
 #include "common/base/cleanup.h"
+#include "common/base/sha256.h"
 #include "support/farm/fake_http.h"
 #include "support/mf_check.h"
 #include "support/run_moefarm.h"
@@ -58,6 +59,70 @@ static const struct fake_answer one_export[] = {{.request = "GET /api/v1/export/
                                                  .status = 200,
                                                  .type = "text/csv",
                                                  .body = HEADER ROW("4", "90.0")}};
+
+/* ---- configuration files of vLLM and SGLang ---- */
+
+#define LEFT_OUT(reason) "{\"class\":\"sm_90/132\",\"shape\":\"8,1\",\"reason\":\"" reason "\"}"
+#define CONFIGS(consumer, files, left_out)                                                                   \
+    "{\"consumer\":\"" consumer "\",\"variable\":\"VARIABLE\",\"files\":{" files "},\"left_out\":[" left_out \
+    "]}"
+
+/* clang-format off */
+static const struct {
+    const char *consumer, *body, *path, *content;
+    int code;
+    const char *out, *err;
+} configs[] = {
+    {"vllm", CONFIGS("vllm", "\"E=8,N=1,device_name=A.json\":\"{}\"", ""),
+     "E=8,N=1,device_name=A.json", "{}", 0,
+     "wrote 1 file to ", ""},
+    {"vllm", CONFIGS("vllm", "\"a.json\":\"{}\"", LEFT_OUT("the default is faster")),
+     "a.json", "{}", 0,
+     "start the server with VARIABLE=", "left out: 8,1 on sm_90/132: the default is faster\n"},
+    {"sglang", CONFIGS("sglang", "\"configs/triton_3_6_0/a.json\":\"[1]\"", ""),
+     "configs/triton_3_6_0/a.json", "[1]", 0, "(the folder replaces all packaged files", ""},
+    {"vllm", CONFIGS("vllm", "", LEFT_OUT("slow")), NULL, NULL, 1, "",
+     "the farm has no row for consumer vllm"},
+    {"vllm", CONFIGS("vllm", "\"../a.json\":\"{}\"", ""), NULL, NULL, 3, "",
+     "'../a.json', which is not below"},
+    {"vllm", CONFIGS("vllm", "\"/a.json\":\"{}\"", ""), NULL, NULL, 3, "",
+     "'/a.json', which is not below"},
+    {"vllm", CONFIGS("vllm", "\"x/../../a.json\":\"{}\"", ""), NULL, NULL, 3, "", "which is not below"},
+    {"vllm", CONFIGS("vllm", "\"a.json\":1", ""), NULL, NULL, 3, "", "check that the URL is moefarmd's"},
+    {"vllm", "[]", NULL, NULL, 3, "", "the reply has no files"},
+};
+/* clang-format on */
+
+MF_TEST(export_configs, .rows = MF_ARRAY_LEN(configs))
+{
+    struct fake_answer answer = {.status = 200, .type = "application/json", .body = configs[_i].body};
+    char request[128], headers[96], hash[MF_SHA256_TEXT_MAX];
+
+    mf_sha256_print(answer.body, strlen(answer.body), hash);
+    (void)snprintf(headers, sizeof(headers), "ETag: \"%s\"\r\n", hash);
+    answer.headers = headers;
+    (void)snprintf(request, sizeof(request), "GET /api/v1/export/configs.json?consumer=%s&triton=3.6.0",
+                   configs[_i].consumer);
+    answer.request = request;
+    fake_http_start(&server, &answer, 1);
+    struct ran r = moefarm(server.url, "export", "--consumer", configs[_i].consumer, "--triton-version",
+                           "3.6.0", "-o", in_folder("new"), NULL);
+    assert_code(r, configs[_i].code);
+    assert_says(r.out, configs[_i].out);
+    assert_says(r.err, configs[_i].err);
+    if (!configs[_i].path) {
+        (void)rmdir(in_folder("new"));
+        return;
+    }
+    char path[160];
+    (void)snprintf(path, sizeof(path), "new/%s", configs[_i].path);
+    ck_assert_str_eq(read_file(in_folder(path)), configs[_i].content);
+    ck_assert_int_eq(unlink(in_folder(path)), 0);
+    for (char *slash = strrchr(path, '/'); slash; slash = strrchr(path, '/')) {
+        *slash = '\0';
+        ck_assert_int_eq(rmdir(in_folder(path)), 0);
+    }
+}
 
 /* If the output is a symbolic link, the target of the link is replaced or created, and the link is kept. */
 MF_TEST(export_through_a_link)

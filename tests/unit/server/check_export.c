@@ -165,6 +165,60 @@ MF_TEST(test_no_formula, .rows = MF_ARRAY_LEN(formulas))
     http_harness_stop(h);
 }
 
+/* ---- configuration files of vLLM and SGLang ---- */
+
+/* clang-format off */
+static const struct {
+    const char *query;
+    int status;
+    const char *files[3]; /* paths; NULL: fewer files */
+    int left_out;
+    const char *has;      /* part of the body */
+} configs[] = {
+    {"?consumer=vllm", 200,
+     {"E=8,N=7168,device_name=NVIDIA_H200.json",
+      "E=256,N=256,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json"}, 3,
+     "\"variable\":\"VLLM_TUNED_CONFIG_FOLDER\""},
+    {"?consumer=vllm", 200, {NULL}, 3,
+     "the default configuration of vLLM is the fastest one for 4096 tokens"},
+    {"?consumer=vllm", 200, {NULL}, 3, "another layer model already has the file E=8,N=7168,"},
+    {"?consumer=vllm", 200, {NULL}, 3, "\\\"triton_version\\\": \\\"3.6.0\\\""},
+    {"?consumer=vllm&layer_model=6144,7168,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,"
+     "torch.bfloat16,QuantType.No,1,0", 200, {"E=8,N=7168,device_name=NVIDIA_H200.json"}, 0, "\"8\\\": {"},
+    {"?consumer=vllm&class=gfx942/304", 200, {NULL}, 0, "\"files\":{}"},
+    {"?consumer=sglang", 200,
+     {"configs/triton_3_6_0/E=8,N=7168,device_name=NVIDIA_H200.json",
+      "configs/triton_3_6_0/E=8,N=7168,device_name=NVIDIA_H200_down.json"}, 5,
+     "\\\"USE_TMA\\\": true"},
+    {"", 400, {NULL}, 0, "consumer: expected vllm or sglang"},
+    {"?consumer=aiter", 400, {NULL}, 0, "\"at\":\"consumer\""},
+    {"?consumer=vllm&triton=3.6", 400, {NULL}, 0, "\"at\":\"triton\""},
+};
+/* clang-format on */
+
+MF_TEST(test_configs, .rows = MF_ARRAY_LEN(configs))
+{
+    struct http_harness *h = http_harness_start(&(struct http_harness_options){.configs = true});
+    char path[512];
+    (void)snprintf(path, sizeof(path), "/api/v1/export/configs.json%s", configs[_i].query);
+    struct http_reply r = http_get(http_harness_port(h), path);
+    ck_assert_msg(r.status == configs[_i].status, "%d: %s", r.status, r.body);
+    ck_assert_msg(strstr(r.body, configs[_i].has) != NULL, "%s", r.body);
+    if (r.status == 200) {
+        _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(r.body, r.len, r.len);
+        cJSON *files = mf_json_object(json, "files");
+        ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(json, "left_out")), configs[_i].left_out);
+        ck_assert_int_eq(atoi(http_header(&r, "Moefarm-Left-Out")), configs[_i].left_out);
+        for (size_t i = 0; configs[_i].files[i]; i++) {
+            cJSON *file = cJSON_GetArrayItem(files, (int)i);
+            ck_assert_ptr_nonnull(file);
+            ck_assert_str_eq(file->string, configs[_i].files[i]);
+        }
+    }
+    http_reply_free(&r);
+    http_harness_stop(h);
+}
+
 MF_TEST(test_two_models)
 {
     struct http_harness *h =
@@ -196,6 +250,7 @@ static const struct {
     {"?class=gfx942", "class"},
     {"?class=gfx942/304&gfx=gfx950", "gfx"},
     {"?consumer=vllm", "consumer"},
+    {"?consumer=any", "consumer"},
     {"?layer_model=1,2,3", "layer_model"},
     {"?simulated=maybe", "simulated"},
     {"?replace=1", "replace"},
