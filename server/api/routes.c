@@ -65,7 +65,7 @@ static const struct mf_parameter revive_parameters[] = {
         {"simulated", MF_PARAM_FLAG, "1 includes results of simulated devices"},                        \
     {                                                                                                   \
         "consumer", MF_PARAM_TEXT,                                                                      \
-            "consumer of the table: moefarm (default) or aiter (only rows that AITER can dispatch)"     \
+            "consumer: moefarm (default), aiter, vllm or sglang; only rows that it can dispatch"        \
     }
 static const struct mf_parameter export_parameters[] = {
     EXPORT_FILTERS,
@@ -78,6 +78,16 @@ static const struct mf_parameter export_parameters[] = {
 static const struct mf_parameter configs_parameters[] = {
     EXPORT_FILTERS,
     TRITON_VERSION,
+    {NULL, MF_PARAM_TEXT, NULL},
+};
+static const struct mf_parameter lookup_parameters[] = {
+    {"layer", MF_PARAM_TEXT, "layer model: a shape's row without its token count (required)"},
+    {"token", MF_PARAM_INT, "token count of the call (required)"},
+    {"class", MF_PARAM_TEXT, "device class, such as gfx942/304 (required)"},
+    {"model", MF_PARAM_TEXT, "device model; required if the class has configs of two"},
+    {"simulated", MF_PARAM_FLAG, "1 includes results of simulated devices"},
+    {"consumer", MF_PARAM_TEXT,
+     "consumer that dispatches the layer: moefarm (default), aiter, vllm or sglang"},
     {NULL, MF_PARAM_TEXT, NULL},
 };
 static const struct mf_parameter freeze_parameters[] = {
@@ -233,6 +243,9 @@ static const struct mf_route routes[] = {
     {"GET", "/api/v1/export/left_out", MF_ROLE_READ, READER(mf_api_left_out),
      "listLeftOut", "List the rows that the export leaves out, with reasons",
      "LeftOut", JSON, {0}, {200, 409}, configs_parameters, true},
+    {"GET", "/api/v1/lookup", MF_ROLE_READ, READER(mf_api_lookup),
+     "lookup", "Look up the tuned row or configuration for one call, with its provenance",
+     "Lookup", JSON, {0}, {200, 304, 409}, lookup_parameters, false},
     {"POST", "/api/v1/export/merge", MF_ROLE_READ, READER(mf_api_merge),
      "mergeTable", "Merge the configs into an existing table",
      "Merge", JSON, {CSV}, {200, 409, 413, 415, 422}, merge_parameters, false},

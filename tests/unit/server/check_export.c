@@ -219,6 +219,65 @@ MF_TEST(test_configs, .rows = MF_ARRAY_LEN(configs))
     http_harness_stop(h);
 }
 
+/* ---- lookup ---- */
+
+#define BF16    "ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
+#define MIXTRAL "4096,7168,8,2," BF16
+#define QWEN    "2048,96,128,8," BF16
+#define AT_H200 "&class=sm_90/132"
+#define AT_CPU  "&class=cpu-znver4/2"
+
+/* clang-format off */
+static const struct {
+    const char *query;
+    int status;
+    const char *has[3]; /* parts of the body */
+} lookups[] = {
+    {"layer=" MIXTRAL "&token=1&consumer=vllm" AT_H200, 200,
+     {"\"config\":{\"BLOCK_SIZE_M\":16,\"BLOCK_SIZE_N\":64,", "\"exact\":true",
+      "\"file\":\"E=8,N=7168,device_name=NVIDIA_H200.json\""}},
+    {"layer=" MIXTRAL "&token=48&consumer=vllm" AT_H200, 200,
+     {"\"config\":{\"BLOCK_SIZE_M\":64,", "\"exact\":false", "\"compiler\":\"triton 3.6.0\""}},
+    {"layer=" MIXTRAL "&token=8192&consumer=vllm" AT_H200, 200, {"\"config\":null", "\"us\":1200.5"}},
+    {"layer=" MIXTRAL "&token=8&consumer=sglang" AT_H200, 200,
+     {"\"config_down\":{\"BLOCK_SIZE_M\":16,\"BLOCK_SIZE_N\":128,", "\"USE_TMA\":true", "\"csv\":null"}},
+    {"layer=" QWEN "&token=16" AT_CPU, 200,
+     {"\"csv\":\"gfx,cu_num,token,", "\"exact\":true", "\"model\":\"EPYC 9R14\""}},
+    {"layer=" QWEN "&token=13" AT_CPU, 200, {"\"exact\":false", "\"token\":16", "\"config\":null"}},
+    {"layer=" QWEN "&token=65" AT_CPU, 404,
+     {"no row of class cpu-znver4/2 serves this layer with 65 tokens"}},
+    {"layer=" QWEN "&token=16&consumer=aiter" AT_CPU, 404, {"for consumer aiter"}},
+    {"layer=" QWEN "&token=16&consumer=vllm" AT_H200, 404, {"for consumer vllm"}},
+    {"layer=" QWEN "&token=16&consumer=any" AT_CPU, 400, {"\"at\":\"consumer\""}},
+    {"layer=1,2&token=16" AT_CPU, 400, {"\"at\":\"layer\",\"code\":\"value\""}},
+    {"token=16" AT_CPU, 400, {"\"at\":\"layer\",\"code\":\"missing\""}},
+    {"layer=" QWEN AT_CPU, 400, {"\"at\":\"token\",\"code\":\"missing\""}},
+    {"layer=" QWEN "&token=0" AT_CPU, 400, {"\"at\":\"token\""}},
+    {"layer=" QWEN "&token=16", 400, {"\"at\":\"class\",\"code\":\"missing\""}},
+    {"layer=" QWEN "&token=16&class=x", 400, {"\"at\":\"class\",\"code\":\"value\""}},
+};
+/* clang-format on */
+
+MF_TEST(test_lookup, .rows = MF_ARRAY_LEN(lookups))
+{
+    struct http_harness *h =
+        http_harness_start(&(struct http_harness_options){.fixture = true, .configs = true});
+    char path[512], condition[128];
+    (void)snprintf(path, sizeof(path), "/api/v1/lookup?%s", lookups[_i].query);
+    struct http_reply r = http_get(http_harness_port(h), path);
+    ck_assert_msg(r.status == lookups[_i].status, "%d: %s", r.status, r.body);
+    for (size_t i = 0; i < 3 && lookups[_i].has[i]; i++)
+        ck_assert_msg(strstr(r.body, lookups[_i].has[i]) != NULL, "no %s in %s", lookups[_i].has[i], r.body);
+    if (r.status == 200) { /* the answer can be cached */
+        (void)snprintf(condition, sizeof(condition), "If-None-Match: %s\r\n", http_header(&r, "ETag"));
+        struct http_reply again = http_call(http_harness_port(h), "GET", path, condition, NULL, 0);
+        ck_assert_int_eq(again.status, 304);
+        http_reply_free(&again);
+    }
+    http_reply_free(&r);
+    http_harness_stop(h);
+}
+
 MF_TEST(test_two_models)
 {
     struct http_harness *h =
