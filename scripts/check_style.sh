@@ -124,6 +124,9 @@ check_subjects() {
     git cat-file -e "$SUBJECTS_SINCE" 2>/dev/null || return 0 # no history: an archive or a shallow clone
     hits=$(git log --format=%s "$SUBJECTS_SINCE..HEAD" | awk -v most=$SUBJECT_MAX 'length($0) > most')
     [ -z "$hits" ] || report "a commit subject has at most $SUBJECT_MAX characters" "$hits"
+    hits=$(git log --no-merges --format=%s "$SUBJECTS_SINCE..HEAD" |
+        grep -vE '^[a-z][a-z0-9_., -]*: [^ ]+ ' || true)
+    [ -z "$hits" ] || report "a commit subject has the form 'area: verb object'" "$hits"
 }
 
 check_format() {
