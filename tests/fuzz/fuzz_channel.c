@@ -3,6 +3,7 @@
  * The second byte selects how many descriptors accompany each piece and how often one of the pieces is sent.
  */
 #include <errno.h>
+#include <limits.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -121,6 +122,25 @@ static void check_backpressure(void)
     mf_channel_release(&to);
 }
 
+/* A message that cannot be sent is refused, and the channel stays usable. */
+static void check_refusals(void)
+{
+    struct mf_channel c;
+    int pair[2];
+    MF_MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
+    mf_channel_init(&c, pair[1]);
+    _cleanup_(mf_freep) char *filler = malloc(MF_CHANNEL_LINE_MAX + 1);
+    _cleanup_(cJSON_Deletep) cJSON *large = mf_channel_message("large");
+    MF_MUST(filler && large);
+    memset(filler, 'x', MF_CHANNEL_LINE_MAX);
+    filler[MF_CHANNEL_LINE_MAX] = '\0';
+    MF_MUST(cJSON_AddStringToObject(large, "filler", filler));
+    MF_MUST(mf_channel_send(&c, large, -1) == -EMSGSIZE && mf_channel_send_many(&c, large) == -EMSGSIZE);
+    MF_MUST(answer(&c, INT_MAX) == -EBADF && answer(&c, -1) == 0);
+    mf_channel_release(&c);
+    (void)close(pair[0]);
+}
+
 /* Receives available messages. Returns false once the channel rejects further input. */
 static bool receive(struct mf_channel *c)
 {
@@ -151,10 +171,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct mf_channel c;
     int pair[2];
-    static bool backpressure_checked;
-    if (!backpressure_checked)
+    static bool sends_checked;
+    if (!sends_checked) {
         check_backpressure();
-    backpressure_checked = true;
+        check_refusals();
+    }
+    sends_checked = true;
     if (size < 2)
         return 0;
     unsigned cut = data[0] & 7, delivery = data[1] % MF_ARRAY_LEN(deliveries);
