@@ -104,6 +104,8 @@ struct mf_device_ops {
     /* Queues a fill of device memory with a repeated 4-byte pattern on `stream`. bytes is a multiple of 4.
      * NULL for a device without streams. */
     int (*fill)(struct mf_device *d, void *at, size_t bytes, uint32_t pattern);
+    /* Queues a copy within device memory on `stream`. NULL for a device without streams. */
+    int (*queue_copy)(struct mf_device *d, void *to, const void *from, size_t bytes);
     /* Replaces the contents of the L2 cache and of the instruction caches with unrelated data and code, so
      * that the next timed launch starts cold and does not wait for the write-back of dirty lines. *ret_bytes
      * is the size of the buffer that replaces the L2 contents. Returns launch errors. If evict_caches is

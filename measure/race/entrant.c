@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/base/cleanup.h"
 #include "common/base/text.h"
 #include "kernels/core/quant.h"
 #include "measure/session/fixed_inputs.h"
@@ -65,17 +66,23 @@ static int finish(void *context, int index)
     return mf_pipeline_finish(e->pipeline);
 }
 
-/* Copies the rotation's routing to a fixed address, for pipelines that replay captured launches. */
-static int fix_routing(struct mf_session *s, struct mf_fmoe_args *args)
+/* Copies x and the rotation's routing to fixed addresses, for pipelines that replay captured launches. */
+static int fix_inputs(const struct mf_entrant *e, struct mf_fmoe_args *args)
 {
-    const struct mf_tensor_spec topk = {
-        .tensor = MF_TENSOR_TOPK, .format = MF_FORMAT_INDEX, .order = "token"};
-    struct mf_tensor_ref fixed;
-    int r = mf_fixed_inputs_reserve(s, &topk, 1, &fixed);
+    static const struct mf_tensor_spec specs[] = {
+        {.tensor = MF_TENSOR_TOPK, .format = MF_FORMAT_INDEX, .order = "token"},
+        {.tensor = MF_TENSOR_X, .format = MF_FORMAT_BF16, .order = "token"},
+    };
+    struct mf_session *s = e->buffers->session;
+    struct mf_tensor_ref fixed[MF_ARRAY_LEN(specs)];
+    int r = mf_fixed_inputs_reserve(s, specs, MF_ARRAY_LEN(specs), fixed);
     if (r == 0)
-        r = mf_fixed_input_copy(s, &topk, &fixed, &args->topk);
+        r = mf_fixed_input_copy(s, &specs[0], &fixed[0], &args->topk);
     if (r == 0)
-        args->topk = fixed;
+        r = e->hides_x ? mf_fixed_input_hide(s, &specs[1], &fixed[1])
+                       : mf_fixed_input_copy(s, &specs[1], &fixed[1], &args->x);
+    args->topk = fixed[0];
+    args->x = fixed[1];
     return r;
 }
 
@@ -92,7 +99,7 @@ static int bind(struct mf_entrant *e, int rotation)
     };
     int r = find_inputs(s, rotation, &args);
     if (r == 0 && mf_pipeline_captures(e->pipeline))
-        r = fix_routing(s, &args);
+        r = fix_inputs(e, &args);
     if (r == 0)
         mf_pipeline_bind(e->pipeline, &args);
     s->step_has_run = true;
@@ -152,14 +159,18 @@ static int poison_arena(struct mf_session *s, size_t bytes)
     return mf_region_push(&s->arena);
 }
 
-/* Lets the steps capture their launches. This is done before the outputs are poisoned, because what a step
- * runs on another stream meanwhile would write them without being timed. */
+/* Lets the steps capture their launches. This is done before the outputs are poisoned and with a hidden x,
+ * because what a step runs on another stream meanwhile would count as its result without being timed. */
 static int warm_up(struct mf_entrant *e)
 {
+    const struct mf_step *step;
     if (!mf_pipeline_captures(e->pipeline))
         return 0;
-    const struct mf_step *step;
-    int r = mf_pipeline_warm_up(e->pipeline);
+    e->hides_x = true;
+    int r = bind(e, 0);
+    e->hides_x = false;
+    if (r == 0)
+        r = mf_pipeline_warm_up(e->pipeline);
     if (r == 0 && mf_pipeline_eager(e->pipeline, &step))
         return -ENOTSUP;
     return r < 0 ? r : mf_measure_prepare(&e->measured, 0);
@@ -168,9 +179,9 @@ static int warm_up(struct mf_entrant *e)
 static int run_poisoned(struct mf_entrant *e, double *ret_us)
 {
     struct mf_race_buffers *c = e->buffers;
-    int r = bind(e, 0);
+    int r = warm_up(e);
     if (r == 0)
-        r = warm_up(e);
+        r = bind(e, 0);
     if (r == 0)
         r = mf_guarded_poison(c->y[c->run], NULL, false);
     if (r == 0)

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #define ALIGNMENT ((size_t)64)
+#define POISON    0xff /* NaN in f32, bf16 and fp8 E4M3FN */
 
 static size_t align_up(size_t n)
 {
@@ -52,4 +53,40 @@ int mf_fixed_input_copy(struct mf_session *s, const struct mf_tensor_spec *a, co
             memcpy(to->part[i], from->part[i], bytes);
     }
     return r;
+}
+
+int mf_fixed_input_queue_copy(struct mf_session *s, const struct mf_tensor_spec *a,
+                              const struct mf_tensor_ref *to, const struct mf_tensor_ref *from)
+{
+    struct mf_part parts[MF_PARTS_MAX];
+    int n = mf_tensor_spec_parts(a, &s->shape, parts), r = 0;
+    for (int i = 0; i < n && r == 0; i++)
+        r = s->device->ops->queue_copy(s->device, to->part[i], from->part[i],
+                                       (size_t)mf_part_bytes(&parts[i]));
+    return r;
+}
+
+int mf_fixed_input_witness(const struct mf_tensor_spec *needs, int n)
+{
+    const unsigned values = 1u << MF_TENSOR_X | 1u << MF_TENSOR_G | 1u << MF_TENSOR_GW | 1u << MF_TENSOR_H |
+                            1u << MF_TENSOR_Z | 1u << MF_TENSOR_ZW;
+    for (int i = 0; i < n; i++) {
+        if ((values >> needs[i].tensor & 1) && !needs[i].zeroed)
+            return i;
+    }
+    return -1;
+}
+
+int mf_fixed_input_hide(struct mf_session *s, const struct mf_tensor_spec *a, const struct mf_tensor_ref *to)
+{
+    struct mf_part parts[MF_PARTS_MAX];
+    int n = mf_tensor_spec_parts(a, &s->shape, parts), r = 0;
+    for (int i = 0; i < n && r == 0; i++) {
+        size_t bytes = (size_t)mf_part_bytes(&parts[i]);
+        if (s->device->ops->own_memory)
+            r = s->device->ops->fill(s->device, to->part[i], bytes / 4 * 4, mf_part_poison_word(a, parts, i));
+        else
+            memset(to->part[i], POISON, bytes);
+    }
+    return r == 0 && s->device->ops->sync ? s->device->ops->sync(s->device) : r;
 }

@@ -36,6 +36,8 @@ struct probe {
     int accumulated_from[MF_STEP_TENSOR_SPECS_MAX];
     /* inputs of all rotations if the family captures its launches; part[0] is NULL for other inputs */
     struct mf_tensor_ref fixed[MF_STEP_TENSOR_SPECS_MAX];
+    int witness; /* index of the fixed input that is hidden during captures; -1: none */
+    bool hides_witness;
     int run; /* index of the outputs that the next launch writes */
     struct mf_unit_result result;
 };
@@ -128,10 +130,12 @@ static int fix_needs(struct probe *p)
     struct mf_tensor_ref refs[MF_STEP_TENSOR_SPECS_MAX];
     int which[MF_STEP_TENSOR_SPECS_MAX], n = 0;
     memset(p->fixed, 0, sizeof(p->fixed));
+    p->witness = -1;
     if (!p->family || !p->family->captures)
         return 0;
+    p->witness = mf_fixed_input_witness(p->step->needs, p->step->n_needs);
     for (int i = 0; i < p->step->n_needs; i++) {
-        if (rotates(p, i)) {
+        if (rotates(p, i) || i == p->witness) {
             specs[n] = p->step->needs[i];
             which[n++] = i;
         }
@@ -201,17 +205,26 @@ static int launch(void *context, int index)
     return p->family->launch(p->kernel, &l);
 }
 
+static const char *why_eager(void *context)
+{
+    const struct probe *p = context;
+    return p->family->eager ? p->family->eager(p->kernel) : NULL;
+}
+
 static int prepare(void *context, int index)
 {
     struct probe *p = context;
     struct mf_tensor_ref needs[MF_STEP_TENSOR_SPECS_MAX];
     const struct mf_launch l = launch_of(p, needs);
     (void)index;
+    const bool hides = p->hides_witness || why_eager(p);
     int r = 0;
     for (int i = 0; i < p->step->n_needs && r == 0; i++) {
+        const struct mf_tensor_spec *a = &p->step->needs[i];
         if (p->fixed[i].part[0])
-            r = mf_fixed_input_copy(p->s, &p->step->needs[i], &p->fixed[i],
-                                    &p->needs[p->measured.rotation][i]);
+            r = hides && i == p->witness
+                    ? mf_fixed_input_hide(p->s, a, &p->fixed[i])
+                    : mf_fixed_input_copy(p->s, a, &p->fixed[i], &p->needs[p->measured.rotation][i]);
     }
     return r < 0 || !p->family->prepare ? r : p->family->prepare(p->kernel, &l);
 }
@@ -225,17 +238,14 @@ static int finish_run(void *context, int index)
     return p->family->finish ? p->family->finish(p->kernel, &l) : 0;
 }
 
-static const char *why_eager(void *context)
-{
-    const struct probe *p = context;
-    return p->family->eager ? p->family->eager(p->kernel) : NULL;
-}
-
-/* Queues the poison of the outputs of the current run. */
+/* Queues the poison of the outputs of the current run, and the input that was hidden until now. */
 static int queue_poison(void *context, int index)
 {
     const struct probe *p = context;
-    int r = 0;
+    int r = p->witness < 0
+                ? 0
+                : mf_fixed_input_queue_copy(p->s, &p->step->needs[p->witness], &p->fixed[p->witness],
+                                            &p->needs[p->measured.rotation][p->witness]);
     (void)index;
     for (int i = 0; i < p->step->n_gives && r == 0; i++)
         r = mf_guarded_queue_poison(p->gives[i][p->run], p->s->device, p->accumulates[i]);
@@ -372,7 +382,9 @@ static int verify_second(struct probe *p)
 static int run_poisoned(struct probe *p, int run)
 {
     p->run = run;
+    p->hides_witness = true;
     int r = p->family->captures ? mf_measure_prepare(&p->measured, 0) : 0;
+    p->hides_witness = false;
     if (r >= 0)
         r = poison(p, run);
     if (r == 0)

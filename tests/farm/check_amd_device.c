@@ -379,7 +379,10 @@ static int fill_rows(void *context, int index)
 {
     const struct zeroing *z = context;
     (void)index;
-    return device->ops->fill(device, z->y, ROWS * COLS * sizeof(*z->y), 0x11111111);
+    int r = device->ops->fill(device, z->y, COLS * sizeof(*z->y), 0x11111111);
+    for (int i = 1; i < ROWS && r == 0; i++)
+        r = device->ops->queue_copy(device, z->y + i * COLS, z->y, COLS * sizeof(*z->y));
+    return r;
 }
 
 /* `before` runs on the stream, so it overwrites what earlier work has written. */

@@ -24,6 +24,7 @@ CUresult cuCtxSynchronize(void);
 CUresult cuMemAlloc_v2(CUdeviceptr *at, size_t bytes);
 CUresult cuMemFree_v2(CUdeviceptr at);
 CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes);
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
 CUresult cuMemsetD8_v2(CUdeviceptr at, unsigned char value, size_t n);
 CUresult cuMemsetD32Async(CUdeviceptr at, unsigned value, size_t n, CUstream stream);
 

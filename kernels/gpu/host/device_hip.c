@@ -547,7 +547,8 @@ static const struct mf_device_ops hip_ops = {COMMON_OPS,
                                              .canary = hip_canary,
                                              .launch_graph = mf_hip_launch_graph,
                                              .time_eager = mf_hip_time_eager,
-                                             .fill = mf_hip_queue_fill},
+                                             .fill = mf_hip_queue_fill,
+                                             .queue_copy = mf_hip_queue_copy},
                                   guest_ops = {COMMON_OPS};
 
 static bool find_call(void *library, const char *name, void *ret, char *why, size_t why_cap)

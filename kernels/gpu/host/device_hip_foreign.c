@@ -22,6 +22,12 @@ int mf_hip_queue_fill(struct mf_device *base, void *at, size_t bytes, uint32_t p
                         "filling memory");
 }
 
+int mf_hip_queue_copy(struct mf_device *base, void *to, const void *from, size_t bytes)
+{
+    struct hip_device *d = mf_hip_of(base);
+    return mf_hip_check(d, mf_hip_copy_within(&d->c, to, from, bytes, (hipStream_t)base->stream), "copying");
+}
+
 /* Runs the launch once behind a delay. *ret_host_ns is the time that the host needed to queue it. */
 static int time_once(struct hip_device *d, uint64_t delay_ns, mf_launch_fn before, mf_launch_fn launch,
                      void *context, uint64_t *ret_host_ns, double *ret_us)

@@ -64,6 +64,7 @@ int mf_hip_elapsed(struct hip_device *d, double *ret_us);
 /* Operations of struct mf_device_ops. */
 int mf_hip_sync(struct mf_device *base);
 int mf_hip_queue_fill(struct mf_device *base, void *at, size_t bytes, uint32_t pattern);
+int mf_hip_queue_copy(struct mf_device *base, void *to, const void *from, size_t bytes);
 int mf_hip_time_eager(struct mf_device *base, mf_launch_fn before, mf_launch_fn launch, void *context,
                       double *ret_us);
 int mf_hip_launch_graph(struct mf_device *base, void *graph);

@@ -27,7 +27,8 @@
     X(hipGraphExecDestroy) X(hipGraphDestroy) X(hipGetErrorString) X(hipRuntimeGetVersion)                  \
     X(hipDeviceGetPCIBusId) X(hipModuleOccupancyMaxActiveBlocksPerMultiprocessor) X(hipDeviceSynchronize)   \
     X(hipStreamGetCaptureInfo_v2) X(hipStreamUpdateCaptureDependencies) X(hipGraphAddChildGraphNode)        \
-    X(hipGraphGetNodes) X(hipGraphKernelNodeGetParams) X(hipGraphChildGraphNodeGetGraph) X(hipMemsetD32Async)
+    X(hipGraphGetNodes) X(hipGraphKernelNodeGetParams) X(hipGraphChildGraphNodeGetGraph)                    \
+    X(hipMemsetD32Async) X(hipMemcpyDtoDAsync)
 /* clang-format on */
 
 struct mf_hip_calls {
@@ -72,6 +73,12 @@ static inline hipError_t mf_hip_fill(const struct mf_hip_calls *c, void *at, uin
                                      hipStream_t stream)
 {
     return c->hipMemsetD32Async(at, (int)word, n, stream);
+}
+/* Queues a copy within device memory. */
+static inline hipError_t mf_hip_copy_within(const struct mf_hip_calls *c, void *to, const void *from,
+                                            size_t bytes, hipStream_t stream)
+{
+    return c->hipMemcpyDtoDAsync(to, (void *)(uintptr_t)from, bytes, stream);
 }
 /* Does not use the node's type, because releases of the runtime number the types differently. */
 static inline bool mf_hip_is_kernel_node(const struct mf_hip_calls *c, hipGraphNode_t node)

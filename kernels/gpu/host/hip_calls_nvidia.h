@@ -74,6 +74,7 @@ typedef cuuint64_t mf_hip_capture_id;
     X(encode_tiled, cuTensorMapEncodeTiled) X(hipDeviceSynchronize, cuCtxSynchronize)                  \
     X(hipStreamGetCaptureInfo_v2, cuStreamGetCaptureInfo_v2) X(fill_at, cuMemsetD32Async)              \
     X(hipStreamUpdateCaptureDependencies, cuStreamUpdateCaptureDependencies)                           \
+    X(copy_within, cuMemcpyDtoDAsync_v2)                                                               \
     X(hipGraphAddChildGraphNode, cuGraphAddChildGraphNode) X(hipGraphGetNodes, cuGraphGetNodes)        \
     X(node_type, cuGraphNodeGetType) X(hipGraphChildGraphNodeGetGraph, cuGraphChildGraphNodeGetGraph)
 /* clang-format on */
@@ -125,6 +126,12 @@ static inline hipError_t mf_hip_fill(const struct mf_hip_calls *c, void *at, uin
                                      hipStream_t stream)
 {
     return c->fill_at((CUdeviceptr)(uintptr_t)at, word, n, stream);
+}
+/* Queues a copy within device memory. */
+static inline hipError_t mf_hip_copy_within(const struct mf_hip_calls *c, void *to, const void *from,
+                                            size_t bytes, hipStream_t stream)
+{
+    return c->copy_within((CUdeviceptr)(uintptr_t)to, (CUdeviceptr)(uintptr_t)from, bytes, stream);
 }
 static inline bool mf_hip_is_kernel_node(const struct mf_hip_calls *c, hipGraphNode_t node)
 {

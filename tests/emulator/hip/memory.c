@@ -146,11 +146,26 @@ CALL hipMemset(void *to, int value, size_t bytes)
     return fake_queue_set(fake_stream(NULL), to, (uint8_t)value * 0x01010101u, bytes);
 }
 
+static bool is_in_memory(const void *at, size_t bytes)
+{
+    const struct mf_known_range *r = mf_known_below(&memory.known, (uintptr_t)at);
+    return r && (uintptr_t)at + bytes <= r->to;
+}
+
+CALL hipMemcpyDtoDAsync(hipDeviceptr_t to, hipDeviceptr_t from, size_t bytes, hipStream_t stream)
+{
+    FAKE_ENTER();
+    if (!is_in_memory(to, bytes) || !is_in_memory(from, bytes))
+        return hipErrorInvalidValue;
+    if (fake_capture(fake_stream(stream)))
+        fake_misuse("copying during capture is not emulated");
+    return fake_queue_copy(fake_stream(stream), to, from, bytes);
+}
+
 CALL hipMemsetD32Async(hipDeviceptr_t to, int value, size_t n, hipStream_t stream)
 {
     FAKE_ENTER();
-    const struct mf_known_range *r = mf_known_below(&memory.known, (uintptr_t)to);
-    if (!r || (uintptr_t)to + n * 4 > r->to)
+    if (!is_in_memory(to, n * 4))
         return hipErrorInvalidValue;
     if (fake_capture(fake_stream(stream)))
         fake_misuse("filling memory during capture is not emulated");

@@ -14,14 +14,15 @@
 #define PAGE      4096u
 #define LAUNCH_US 1.0 /* overhead of each launch */
 
-enum op_kind { RUN, SET, RECORD };
+enum op_kind { RUN, SET, COPY, RECORD };
 
 struct op {
     struct op *next;
     enum op_kind kind;
     struct fake_launch launch;
     unsigned char *at;
-    uint32_t value; /* SET: repeated 4-byte pattern */
+    const unsigned char *from; /* COPY */
+    uint32_t value;            /* SET: repeated 4-byte pattern */
     size_t bytes;
     hipEvent_t event;
 };
@@ -86,6 +87,12 @@ hipError_t fake_queue_launch(struct ihipStream_t *s, const struct fake_launch *l
 hipError_t fake_queue_set(struct ihipStream_t *s, void *at, uint32_t value, size_t bytes)
 {
     const struct op op = {.kind = SET, .at = at, .value = value, .bytes = bytes};
+    return append(s, &op);
+}
+
+hipError_t fake_queue_copy(struct ihipStream_t *s, void *to, const void *from, size_t bytes)
+{
+    const struct op op = {.kind = COPY, .at = to, .from = from, .bytes = bytes};
     return append(s, &op);
 }
 
@@ -175,6 +182,13 @@ static void run_set(const struct op *o)
     fake_memory_close();
 }
 
+static void run_copy(const struct op *o)
+{
+    fake_memory_open();
+    memmove(o->at, o->from, o->bytes);
+    fake_memory_close();
+}
+
 static void run_op(struct ihipStream_t *s, const struct op *o)
 {
     if (o->kind == RECORD) {
@@ -183,6 +197,8 @@ static void run_op(struct ihipStream_t *s, const struct op *o)
     } else if (fake_state() == hipSuccess) {
         if (o->kind == RUN)
             run_launch(s, &o->launch);
+        else if (o->kind == COPY)
+            run_copy(o);
         else
             run_set(o);
     }

@@ -75,6 +75,8 @@ struct ihipStream_t *fake_stream(hipStream_t stream);
 hipError_t fake_queue_launch(struct ihipStream_t *s, const struct fake_launch *l);
 /* Appends a fill with a repeated 4-byte pattern to the stream. */
 hipError_t fake_queue_set(struct ihipStream_t *s, void *at, uint32_t value, size_t bytes);
+/* Appends a copy within device memory to the stream. */
+hipError_t fake_queue_copy(struct ihipStream_t *s, void *to, const void *from, size_t bytes);
 /* fake_run_null runs all operations of the null stream; fake_run_all runs all operations of all streams. */
 hipError_t fake_run_null(void);
 hipError_t fake_run_all(void);

@@ -159,6 +159,12 @@ CALL cuMemsetD8_v2(CUdeviceptr at, unsigned char value, size_t n)
     return CUDA_SUCCESS;
 }
 
+CALL cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+    (void)stream;
+    return cuMemcpy(to, from, bytes);
+}
+
 CALL cuMemsetD32Async(CUdeviceptr at, unsigned value, size_t n, CUstream stream)
 {
     (void)stream;
