@@ -1,5 +1,5 @@
 /* moefarm-worker: serves one device, or several simulated devices, to a farm. Its runners are the same
- * program, started with --runner-child. */
+ * program, started with --runner-child, or a Python interpreter that loads the runner as a library. */
 #include <errno.h>
 #include <limits.h>
 #include <signal.h>
@@ -21,32 +21,36 @@
 #include "common/base/text.h"
 #include "kernels/core/code.h"
 #include "kernels/core/device.h"
+#include "kernels/core/sibling_file.h"
 #include "worker/agent/agent.h"
 #include "worker/agent/device_lock.h"
 #include "worker/agent/enrol.h"
 #include "worker/agent/worker_name.h"
 #include "worker/runner/compile_only.h"
 #include "worker/runner/device_query.h"
+#include "worker/runner/library.h"
 #include "worker/runner/list_devices.h"
 #include "worker/runner/runner.h"
+#include "worker/runner/runner_options.h"
 #include "worker/sandbox/sandbox.h"
 #include "worker/sandbox/scratch_folder.h"
 #include "worker/sandbox/supervisor.h"
 
-#define SIM_WORKERS_MAX  256
-#define ARGUMENTS_MAX    (2 * MF_RUNNER_FOREIGN_MAX + 2 * MF_RUNNER_FAMILY_SO_MAX + 22)
-#define RESERVE_MAX      4 /* if the process has more agents than this, no agent keeps a reserve runner */
-#define DEFAULT_KEEP_GIB 8
+#define SIM_WORKERS_MAX 256
+#define ARGUMENTS_MAX   (2 * (MF_RUNNER_FOREIGN_MAX + MF_RUNNER_FAMILY_SO_MAX + MF_RUNNER_PYTHON_MAX) + 24)
+#define CHILD           "--runner-child" /* first argument of a runner; internal */
+#define RESERVE_MAX     4 /* if the process has more agents than this, no agent keeps a reserve runner */
 
 struct settings {
     const char *coordinator, *enrol, *device, *name, *spool, *lock_folder, *families, *runner, *log_level;
     const char *foreign[MF_RUNNER_FOREIGN_MAX];
+    const char *python, *family_py[MF_RUNNER_PYTHON_MAX], *last_family_py;
+    char library[PATH_MAX], boot[PATH_MAX]; /* files of the runner in an interpreter, if `python` is set */
     const char *family_so[MF_RUNNER_FAMILY_SO_MAX], *last_family_so, *asm_folder, *aiter_folder;
-    int n_foreign, n_family_so;
+    int n_foreign, n_family_so, n_family_py;
     int64_t sim_workers, keep_mib, memory_mib;
     struct mf_compile_only compile;
-    const char *scratch; /* scratch folder of the runner; set only with --runner-child */
-    bool list_devices, compile_only, runner_child, no_sandbox, no_pid_namespace, pid_namespace;
+    bool list_devices, compile_only, no_sandbox, no_pid_namespace;
     enum mf_isolation isolation; /* of the runners */
 };
 
@@ -59,25 +63,31 @@ struct instance {
     const char *argv[ARGUMENTS_MAX];
 };
 
-/* Collects all values of a repeatable option, in order; mf_opts_parse keeps only the last value. */
-static int collect(const char *option, const char **values, int max, int *n, int argc, char **argv)
+/* Checks --python and --family-py, and finds the files that run a runner in an interpreter. */
+static int find_python(struct settings *s)
 {
-    size_t len = strlen(option);
-    for (int i = 1; i < argc; i++) {
-        const char *value = NULL;
-        if (strncmp(argv[i], option, len) != 0)
-            continue;
-        if (argv[i][len] == '=')
-            value = argv[i] + len + 1;
-        else if (argv[i][len] == '\0' && i + 1 < argc)
-            value = argv[++i];
-        if (!value)
-            continue;
-        if (*n == max) {
-            (void)fprintf(stderr, "moefarm-worker: %s: too many values, at most %d\n", option, max);
-            return -EINVAL;
-        }
-        values[(*n)++] = value;
+    if (!s->python[0] && s->n_family_py == 0)
+        return 0;
+    if (!s->python[0] || s->n_family_py == 0) {
+        (void)fprintf(stderr,
+                      "moefarm-worker: --python and --family-py need each other; for example --python "
+                      "/usr/bin/python3 --family-py my_family.py\n");
+        return -EINVAL;
+    }
+    if (s->python[0] != '/' || access(s->python, X_OK) < 0) {
+        (void)fprintf(stderr,
+                      "moefarm-worker: --python %s: expected the absolute path of an interpreter, such "
+                      "as /usr/bin/python3\n",
+                      s->python);
+        return -EINVAL;
+    }
+    if (mf_sibling_file(MOEFARM_RUNNER_FILE, "worker", s->library) < 0 ||
+        mf_sibling_file(MOEFARM_RUNNER_BOOT, ".", s->boot) < 0) {
+        (void)fprintf(stderr,
+                      "moefarm-worker: --python: %s or %s is missing beside this program; reinstall "
+                      "package moefarm-worker\n",
+                      MOEFARM_RUNNER_FILE, MOEFARM_RUNNER_BOOT);
+        return -ENOENT;
     }
     return 0;
 }
@@ -103,6 +113,10 @@ static int parse(struct settings *s, int argc, char **argv)
         {"runner", MF_OPT_TEXT, &s->runner, "COMMAND", "command of a foreign runner (repeatable)", 0, 0},
         {"family-so", MF_OPT_TEXT, &s->last_family_so, "FILE",
          "shared object with a kernel family (repeatable)", 0, 0},
+        {"python", MF_OPT_TEXT, &s->python, "PATH",
+         "Python interpreter that runs the runners, for --family-py", 0, 0},
+        {"family-py", MF_OPT_TEXT, &s->last_family_py, "FILE",
+         "Python file or module with kernel families (repeatable)", 0, 0},
         {"asm-dir", MF_OPT_TEXT, &s->asm_folder, "DIR",
          "folder of prebuilt kernels and manifests, one subfolder per architecture", 0, 0},
         {"aiter-dir", MF_OPT_TEXT, &s->aiter_folder, "DIR",
@@ -127,10 +141,6 @@ static int parse(struct settings *s, int argc, char **argv)
          0, 0},
         {"shapes", MF_OPT_TEXT, &s->compile.shapes, "FILE", "untuned_fmoe.csv for --compile-only", 0, 0},
         {"log-level", MF_OPT_TEXT, &s->log_level, "LEVEL", "log level: error, warning, info or debug", 0, 0},
-        {"runner-child", MF_OPT_BOOL, &s->runner_child, NULL, "internal: run as a runner of a worker", 0, 0},
-        {"scratch", MF_OPT_TEXT, &s->scratch, "DIR", "internal: scratch folder of the runner", 0, 0},
-        {"in-namespace", MF_OPT_BOOL, &s->pid_namespace, NULL,
-         "internal: the runner is in a PID namespace of its own", 0, 0},
     };
     /* clang-format on */
     int rest = argc;
@@ -143,37 +153,40 @@ static int parse(struct settings *s, int argc, char **argv)
         (void)fprintf(stderr, "moefarm-worker: unexpected argument '%s'\n", argv[rest]);
         return -EINVAL;
     }
-    r = collect("--runner", s->foreign, MF_RUNNER_FOREIGN_MAX, &s->n_foreign, argc, argv);
-    return r < 0 ? r
-                 : collect("--family-so", s->family_so, MF_RUNNER_FAMILY_SO_MAX, &s->n_family_so, argc, argv);
+    r = mf_collect_option("--runner", s->foreign, MF_RUNNER_FOREIGN_MAX, &s->n_foreign, argc, argv);
+    if (r == 0)
+        r = mf_collect_option("--family-so", s->family_so, MF_RUNNER_FAMILY_SO_MAX, &s->n_family_so, argc,
+                              argv);
+    if (r == 0)
+        r = mf_collect_option("--family-py", s->family_py, MF_RUNNER_PYTHON_MAX, &s->n_family_py, argc, argv);
+    return r < 0 ? r : find_python(s);
 }
 
-static int run_child(const struct settings *s)
+/* Runs this process as a runner. argv[0] is --runner-child. */
+static int run_child(int argc, char **argv)
 {
-    struct mf_runner_options o = {.device = s->device,
-                                  .families = s->families,
-                                  .n_foreign = s->n_foreign,
-                                  .n_family_so = s->n_family_so,
-                                  .asm_folder = s->asm_folder,
-                                  .aiter_folder = s->aiter_folder,
-                                  .keep_bytes = (uint64_t)s->keep_mib << 20,
-                                  .memory_bytes = (uint64_t)s->memory_mib << 20,
-                                  .scratch = s->scratch,
-                                  .no_sandbox = s->no_sandbox,
-                                  .pid_namespace = s->pid_namespace};
-    memcpy(o.foreign, s->foreign, sizeof(o.foreign));
-    memcpy(o.family_so, s->family_so, sizeof(o.family_so));
-    return mf_runner_main(&o);
+    struct mf_runner_options o;
+    return mf_runner_options_parse(argc, argv, &o) < 0 ? 2 : mf_runner_main(&o);
 }
 
-/* Builds the command line of a runner: this program with --runner-child. */
+/* Adds the start of the command line: this program, or the interpreter with the runner as a library. Returns
+ * the number of arguments. */
+static int add_program(const struct settings *s, const char **argv)
+{
+    const char *const own[] = {"/proc/self/exe", CHILD}, *const python[] = {s->python, "-I", "-S", s->boot,
+                                                                            s->library};
+    const char *const *from = s->python[0] ? python : own;
+    int n = s->python[0] ? (int)MF_ARRAY_LEN(python) : (int)MF_ARRAY_LEN(own);
+    memcpy(argv, from, (size_t)n * sizeof(*argv));
+    return n;
+}
+
+/* Builds the command line of a runner. */
 static void make_argv(const struct settings *s, struct instance *instance)
 {
-    int n = 0;
+    int n = add_program(s, instance->argv);
     mf_format(instance->keep, sizeof(instance->keep), "--keep=%lld", (long long)s->keep_mib);
     mf_format(instance->memory, sizeof(instance->memory), "--memory=%lld", (long long)s->memory_mib);
-    instance->argv[n++] = "/proc/self/exe";
-    instance->argv[n++] = "--runner-child";
     instance->argv[n++] = instance->keep;
     instance->argv[n++] = instance->memory;
     instance->argv[n++] = "--device";
@@ -189,6 +202,10 @@ static void make_argv(const struct settings *s, struct instance *instance)
     for (int i = 0; i < s->n_family_so; i++) {
         instance->argv[n++] = "--family-so";
         instance->argv[n++] = s->family_so[i];
+    }
+    for (int i = 0; i < s->n_family_py; i++) {
+        instance->argv[n++] = "--family-py";
+        instance->argv[n++] = s->family_py[i];
     }
     if (s->asm_folder[0]) {
         instance->argv[n++] = "--asm-dir";
@@ -491,16 +508,17 @@ int main(int argc, char **argv)
         .spool = "moefarm-spool",
         .lock_folder = mf_device_lock_folder(),
         .families = "",
+        .python = "",
         .asm_folder = "",
         .aiter_folder = "",
-        .scratch = "",
         .compile = {.arch = "", .shapes = ""},
         .log_level = "info",
         .sim_workers = 1,
-        .keep_mib = DEFAULT_KEEP_GIB << 10,
+        .keep_mib = MF_RUNNER_KEEP_MIB,
     };
-    enum mf_log_level level;
-    int r = parse(&s, argc, argv);
+    enum mf_log_level level = MF_LOG_INFO;
+    bool child = argc > 1 && strcmp(argv[1], CHILD) == 0;
+    int r = child ? 0 : parse(&s, argc, argv);
     if (r != 0)
         return r < 0 ? 2 : 0;
     if (!parse_level(s.log_level, &level))
@@ -510,8 +528,8 @@ int main(int argc, char **argv)
         log_warn("MOEFARM_FAULT: expected NAME:N:FILE");
         return 2;
     }
-    if (s.runner_child)
-        return run_child(&s);
+    if (child)
+        return run_child(argc - 1, argv + 1);
     if (s.list_devices) {
         choose_isolation(&s);
         /* the instance has no scratch folder, because listing devices writes no files */

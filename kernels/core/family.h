@@ -79,6 +79,11 @@ struct mf_family {
      * does. */
     int (*code)(const struct mf_family *f, const struct mf_device_info *device, const struct mf_shape *shape,
                 const char *name, struct mf_code *ret);
+    /* Compiles the steps with these names before they are measured, for families whose kernels `code` cannot
+     * describe. Calls progress(context) after each step. Errors are not reported here, because `open` reports
+     * them again. Optional. */
+    int (*precompile)(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
+                      const char *const *names, size_t n, void (*progress)(void *context), void *context);
     /* True if the family supports expert parallelism: expert ids then number the experts of all ranks, routes
      * to remote experts get no row and no block, and slots without a row are never read. A family without
      * this support is not enumerated for shapes with expert parallelism. */
@@ -116,7 +121,7 @@ const struct mf_family *mf_family_find(const char *device_kind, const char *name
  */
 bool mf_family_on_request(const struct mf_family *f);
 
-/* Families outside the registry, for example of a foreign runner or a test. They are searched before the
+/* Families outside the registry, for example of a Python module or a test. They are searched before the
  * registry. */
 struct mf_family_set {
     const struct mf_family *const *families;

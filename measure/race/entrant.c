@@ -106,9 +106,11 @@ static int bind(struct mf_entrant *e, int rotation)
     return r;
 }
 
-static enum mf_status refuse_errno(int r, const char *what, char reason[MF_REASON_MAX])
+static enum mf_status refuse_errno(const struct mf_entrant *e, int r, const char *what,
+                                   char reason[MF_REASON_MAX])
 {
-    mf_format(reason, MF_REASON_MAX, "%s: %s", what, strerrordesc_np(-r));
+    const char *text = e->buffers->session->device->open_error;
+    mf_format(reason, MF_REASON_MAX, "%s: %s", what, text[0] ? text : strerrordesc_np(-r));
     return r == -ENOMEM ? MF_STATUS_NO_MEMORY : MF_STATUS_UNSUPPORTED;
 }
 
@@ -144,7 +146,7 @@ enum mf_status mf_entrant_init(struct mf_entrant *e, struct mf_race_buffers *c, 
     if (r == -ENOMEM && mf_session_free_device_cache(s))
         r = bind_memory(e);
     if (r < 0)
-        return refuse_errno(r, "cannot allocate the pipeline's memory", reason);
+        return refuse_errno(e, r, "cannot allocate the pipeline's memory", reason);
     mf_measured_init(&e->measured);
     return MF_STATUS_OK;
 }
@@ -214,14 +216,14 @@ static enum mf_status verify_once(struct mf_entrant *e, int run, double *ret_us,
         return MF_STATUS_UNSUPPORTED;
     }
     if (r < 0)
-        return refuse_errno(r, "a step failed to launch", reason);
+        return refuse_errno(e, r, "a step failed to launch", reason);
     r = mf_verify(&v, &e->verdict);
     if (r == 0 && run == 1) {
         v.out = c->y[0];
         r = mf_verify_stable(&v, c->y[1], e->tolerance, &e->verdict);
     }
     if (r < 0)
-        return refuse_errno(r, "cannot verify the outputs", reason);
+        return refuse_errno(e, r, "cannot verify the outputs", reason);
     if (r > 0) {
         (void)mf_copy(reason, MF_REASON_MAX, e->verdict.reason);
         return MF_STATUS_WRONG;
@@ -243,7 +245,7 @@ static enum mf_status verify_run(struct mf_entrant *e, int run, double *ret_us, 
     int r = mf_session_renew(s);
     mf_session_phase(s->sink, MF_PHASE_VERIFY);
     if (r < 0)
-        return refuse_errno(r, "cannot restore the inputs", reason);
+        return refuse_errno(e, r, "cannot restore the inputs", reason);
     /* run 1 is compared with the output of run 0, which may be gone */
     status = run == 0 ? MF_STATUS_OK : verify_once(e, 0, ret_us, reason);
     if (status == MF_STATUS_OK)
@@ -300,6 +302,6 @@ enum mf_status mf_entrant_sample(struct mf_entrant *e, double *ret_us, char reas
     if (r == 0)
         r = mf_measure_run(&e->measured, c->cursor, ret_us, NULL);
     if (r < 0)
-        return refuse_errno(r, "timed run failed", reason);
+        return refuse_errno(e, r, "timed run failed", reason);
     return check_time(e, *ret_us, reason);
 }

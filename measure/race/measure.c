@@ -63,6 +63,7 @@ static int evict_caches(struct mf_session *s)
 static int prepare(struct mf_measured *m, int rotation)
 {
     m->rotation = rotation;
+    m->session->device->open_error[0] = '\0';
     return m->prepare ? m->prepare(m->context, 0) : 0;
 }
 

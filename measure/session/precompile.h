@@ -8,6 +8,12 @@
 #include "kernels/core/device.h"
 #include "kernels/core/family.h"
 
+/* A step of a family that compiles by itself (mf_family.precompile). */
+struct mf_ahead_step {
+    const struct mf_family *family;
+    char name[MF_STEP_NAME_MAX];
+};
+
 /* Distinct code objects of the added steps. */
 struct mf_ahead {
     const struct mf_device_info *device;
@@ -16,15 +22,20 @@ struct mf_ahead {
     const struct mf_family_set *extra; /* additional families; NULL: only the built-in ones */
     struct mf_code *codes;             /* owned */
     size_t n, cap;
+    struct mf_ahead_step *steps; /* owned */
+    size_t n_steps, cap_steps;
+    void (*progress)(void *context); /* called after each of `steps` is compiled */
+    void *context;
 };
 
-/* Adds the code of one step; adds nothing if the step's family compiles nothing. Returns 0 or -ENOMEM. */
+/* Adds the code of one step; adds nothing if the step's family compiles nothing. Returns 0 or
+ * -ENOMEM. */
 int mf_ahead_add(struct mf_ahead *a, const struct mf_step *step);
 /* Adds the code that creates the shape's data and references. Then adds the code of all steps that the
  * built-in families offer, in measurement order. `families` is the `only` argument of mf_enumerate.
  * *ret_steps is the number of offered steps. Returns 0 or -ENOMEM. */
 int mf_ahead_add_shape(struct mf_ahead *a, const char *families, size_t *ret_steps);
 void mf_ahead_release(struct mf_ahead *a);
-/* Compiles the code objects on the device. Compile errors are ignored here, because the step that opens the
- * code reports them. */
+/* Compiles the code objects on the device. Then lets families compile their steps. Compile errors are
+ * ignored here, because the step that opens the code reports them. */
 void mf_ahead_compile(const struct mf_ahead *a, struct mf_device *device);

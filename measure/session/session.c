@@ -263,7 +263,8 @@ static void refuse(struct probe *p, enum mf_status status, const char *reason)
 static void refuse_errno(struct probe *p, int r, const char *what)
 {
     p->result.status = r == -ENOMEM ? MF_STATUS_NO_MEMORY : MF_STATUS_UNSUPPORTED;
-    mf_format(p->result.reason, sizeof(p->result.reason), "%s: %s", what, strerror(-r));
+    const char *text = p->s->device->open_error;
+    mf_format(p->result.reason, sizeof(p->result.reason), "%s: %s", what, text[0] ? text : strerror(-r));
 }
 
 static struct mf_verify_input verify_input(struct probe *p, int give, int run)
@@ -580,15 +581,10 @@ static int open_kernel(struct probe *p)
                   p->step->family);
         return 1;
     }
-    struct mf_device *device = p->s->device;
-    device->open_error[0] = '\0';
-    int r = p->family->open(p->family, device, &p->s->shape, p->step->name, &p->kernel);
+    int r = p->family->open(p->family, p->s->device, &p->s->shape, p->step->name, &p->kernel);
     if (r >= 0)
         return 0;
     refuse_errno(p, r, "the family failed to open a step that it offered");
-    if (device->open_error[0])
-        mf_format(p->result.reason, sizeof(p->result.reason),
-                  "the family failed to open a step that it offered: %s", device->open_error);
     return 1;
 }
 
@@ -655,6 +651,7 @@ static int probe_step(struct mf_session *s, const struct mf_probe_step *step, mf
                                         .row_limit = NAN,
                                         .canary = NAN,
                                         .mode = ""};
+    s->device->open_error[0] = '\0';
     mf_session_trim(s);
     mf_session_phase(sink, MF_PHASE_DATA);
     int bound = bind_with_retry(p);

@@ -613,8 +613,18 @@ void mf_session_phase(struct mf_sink *sink, enum mf_phase phase)
         sink->phase(sink, phase);
 }
 
+static void report_progress(void *session)
+{
+    const struct mf_session *s = session;
+    mf_session_phase(s->sink, MF_PHASE_LOAD);
+}
+
 struct mf_ahead mf_session_ahead(const struct mf_session *s)
 {
-    return (struct mf_ahead){
-        .device = &s->device->info, .kind = s->device->ops->kind, .shape = &s->shape, .extra = s->extra};
+    return (struct mf_ahead){.device = &s->device->info,
+                             .kind = s->device->ops->kind,
+                             .shape = &s->shape,
+                             .extra = s->extra,
+                             .progress = report_progress,
+                             .context = (void *)(uintptr_t)s};
 }

@@ -27,6 +27,7 @@
 #include "worker/agent/memfd_store.h"
 #include "worker/runner/device_info.h"
 #include "worker/runner/foreign.h"
+#include "worker/runner/python_family.h"
 #include "worker/runner/runner_plugin.h"
 #include "worker/runner/runner_sink.h"
 #if MF_SIM
@@ -34,9 +35,9 @@
 #endif
 #include "worker/runner/offer_message.h"
 #include "worker/runner/own_steps.h"
+#include "worker/runner/unit_request.h"
 #include "worker/sandbox/sandbox.h"
 
-#define STEPS_MAX 65536
 /* gives about a tenth of the CPU share of nice 0; the priority is not lower, because a runner may need the
  * code soon */
 #define AHEAD_NICE 10
@@ -45,19 +46,31 @@
 /* after this time, try a shape that was too large again, because memory may have been freed */
 #define TOO_LARGE_RETRY_MS 60000
 
-struct runner {
+#define READABLE_MAX (MF_RUNNER_FAMILY_SO_MAX + MF_RUNNER_PYTHON_MAX + 4)
+#define EXTRA_MAX    (MF_RUNNER_FOREIGN_MAX + MF_RUNNER_PYTHON_MAX + MF_PLUGINS_MAX)
+
+/* Python families that this runner offers, and those that could not be loaded. */
+struct python_families {
+    struct mf_python_family *families[MF_RUNNER_PYTHON_MAX];
+    size_t n;
+    struct mf_refused_family refused[MF_RUNNER_PYTHON_MAX];
+    size_t n_refused;
+};
+
+struct mf_runner {
     const struct mf_runner_options *options;
     struct mf_channel channel;
     struct mf_runner_memfd_store memfd_store;
     struct mf_runner_sink sink;
     struct mf_device *device; /* NULL before `describe` */
     struct mf_sandbox limits;
-    const char *readable[MF_RUNNER_FAMILY_SO_MAX + 2]; /* files of `limits` */
+    const char *readable[READABLE_MAX]; /* files of `limits` */
     char sandbox[MF_SANDBOX_TEXT_MAX];
     struct mf_session *session; /* session of the last unit, reused by units with the same data */
     struct mf_foreign *foreign[MF_RUNNER_FOREIGN_MAX];
     struct mf_runner_plugins plugins;
-    const struct mf_family *extra_families[MF_RUNNER_FOREIGN_MAX + MF_PLUGINS_MAX];
+    struct python_families python;
+    const struct mf_family *extra_families[EXTRA_MAX];
     struct mf_family_set extra;
     struct mf_own_steps own_steps;
     struct {
@@ -67,28 +80,9 @@ struct runner {
     } too_large; /* the last shape that did not fit into memory; units of this shape fail until retry_at_ms */
 };
 
-/* A parsed `unit` message. */
-struct request {
-    struct mf_shape shape;
-    struct mf_unit_options options;
-    const cJSON *best;
-    struct mf_probe_step *steps;
-    struct mf_race_entry *entries;
-    size_t n, n_dropped; /* dropped items follow the first n; they do not run */
-    struct mf_race_plan plan;
-};
-
-static void request_release(struct request *q)
-{
-    for (size_t i = 0; q->entries && i < q->n + q->n_dropped; i++)
-        free((void *)q->entries[i].steps);
-    free(q->entries);
-    free(q->steps);
-}
-
-static int send_error(struct runner *r, enum mf_status status, const char *format, ...)
+static int send_error(struct mf_runner *r, enum mf_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-static int send_error(struct runner *r, enum mf_status status, const char *format, ...)
+static int send_error(struct mf_runner *r, enum mf_status status, const char *format, ...)
 {
     char reason[MF_REASON_MAX];
     va_list args;
@@ -118,7 +112,7 @@ static bool is_listed(const char *list, const char *name)
 
 /* Returns the hash of the files and programs outside the build from which the family takes its kernels; 0 if
  * there are none. */
-static uint64_t external_hash(const struct runner *r, const struct mf_family *f)
+static uint64_t external_hash(const struct mf_runner *r, const struct mf_family *f)
 {
     for (int i = 0; i < r->options->n_foreign; i++) {
         if (mf_foreign_family(r->foreign[i]) == f)
@@ -128,13 +122,17 @@ static uint64_t external_hash(const struct runner *r, const struct mf_family *f)
         if (r->plugins.loaded.families[i] == f)
             return r->plugins.loaded.hashes[i];
     }
+    for (size_t i = 0; i < r->python.n; i++) {
+        if (mf_python_family(r->python.families[i]) == f)
+            return mf_python_family_hash(r->python.families[i]);
+    }
     if (strcmp(f->name, "asm") == 0)
         return mf_asm_hash(getenv(MF_ASM_FOLDER_ENV));
     return strcmp(f->name, "aiter") == 0 ? mf_aiter_tree_hash(getenv(MF_AITER_FOLDER_ENV)) : 0;
 }
 
 /* Adds the family and its revision to an object. Returns false if out of memory. */
-static bool add_family(const struct runner *r, const struct mf_family *f, cJSON *families)
+static bool add_family(const struct mf_runner *r, const struct mf_family *f, cJSON *families)
 {
     char revision[MF_REVISION_MAX];
     mf_kernel_revision_with(external_hash(r, f), revision);
@@ -144,7 +142,7 @@ static bool add_family(const struct runner *r, const struct mf_family *f, cJSON 
 /* Adds the families for the device's kind that the list selects, with their revisions. "" selects all
  * families except those available only on request. The kind is taken from the device's name, so the device
  * need not be open. Returns false if out of memory. */
-static bool add_families(const struct runner *r, const char *list, cJSON *families)
+static bool add_families(const struct mf_runner *r, const char *list, cJSON *families)
 {
     size_t n, kind = strcspn(r->options->device, ":");
     const struct mf_family *const *known = mf_families(&n);
@@ -163,11 +161,11 @@ static bool add_families(const struct runner *r, const char *list, cJSON *famili
 }
 
 /* Returns a name in --families that no family has, for any kind of device; NULL if families have all names.
- * Also returns NULL with shared objects, because an object that failed to load may contain that family; a
- * rejection then reports the object. */
-static const char *find_unknown_family(const struct runner *r, char word[MF_FAMILY_NAME_MAX])
+ * Also returns NULL with shared objects, or if a Python family failed to load: the object or module may
+ * contain that family. `hello` then reports the failure. */
+static const char *find_unknown_family(const struct mf_runner *r, char word[MF_FAMILY_NAME_MAX])
 {
-    if (r->options->n_family_so > 0)
+    if (r->options->n_family_so > 0 || r->python.n_refused > 0)
         return NULL;
     for (const char *at = r->options->families; at && *at; at += *at == ',') {
         size_t len = strcspn(at, ",");
@@ -194,9 +192,9 @@ static uint64_t hash_of_families(const cJSON *families)
 }
 
 /* Computes a hash of the families that the worker offers. 0: all families of this build and no others. */
-static int hash_of_offers(const struct runner *r, const cJSON *families, uint64_t *ret)
+static int hash_of_offers(const struct mf_runner *r, const cJSON *families, uint64_t *ret)
 {
-    const struct runner plain = {
+    const struct mf_runner plain = {
         .options = &(struct mf_runner_options){.device = r->options->device, .families = ""}};
     _cleanup_(cJSON_Deletep) cJSON *all = cJSON_CreateObject();
     if (!all || !add_families(&plain, "", all))
@@ -206,30 +204,36 @@ static int hash_of_offers(const struct runner *r, const cJSON *families, uint64_
 }
 
 /* True if this runner can compile kernels ahead. A runner that uses foreign runners, for example, cannot. */
-static bool compiles(const struct runner *r)
+static bool compiles(const struct mf_runner *r)
 {
     const struct mf_device_info unknown = {0};
     struct mf_compiler compiler;
     return r->options->n_foreign == 0 && mf_device_hip_compiler(r->options->device, &unknown, &compiler) == 0;
 }
 
+static bool add_refusal(cJSON *list, const struct mf_refused_family *family)
+{
+    cJSON *item = cJSON_CreateObject();
+    if (cJSON_AddStringToObject(item, "name", family->name) &&
+        cJSON_AddStringToObject(item, "why", family->why) && cJSON_AddItemToArray(list, item))
+        return true;
+    cJSON_Delete(item);
+    return false;
+}
+
 /* Adds the families that could not be loaded, with the reasons. Returns false if out of memory. */
-static bool add_refused(const struct runner *r, cJSON *hello)
+static bool add_refused(const struct mf_runner *r, cJSON *hello)
 {
     cJSON *list = cJSON_AddArrayToObject(hello, "refused_families");
     bool ok = list != NULL;
-    for (size_t i = 0; ok && i < r->plugins.n_refused; i++) {
-        cJSON *item = cJSON_CreateObject();
-        ok = cJSON_AddStringToObject(item, "name", r->plugins.refused[i].name) &&
-             cJSON_AddStringToObject(item, "why", r->plugins.refused[i].why) &&
-             cJSON_AddItemToArray(list, item);
-        if (!ok)
-            cJSON_Delete(item);
-    }
+    for (size_t i = 0; ok && i < r->plugins.n_refused; i++)
+        ok = add_refusal(list, &r->plugins.refused[i]);
+    for (size_t i = 0; ok && i < r->python.n_refused; i++)
+        ok = add_refusal(list, &r->python.refused[i]);
     return ok;
 }
 
-static int send_hello(struct runner *r)
+static int send_hello(struct mf_runner *r)
 {
     _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("hello");
     cJSON *families = m ? cJSON_AddObjectToObject(m, "families") : NULL;
@@ -247,7 +251,7 @@ static int send_hello(struct runner *r)
     return mf_channel_send_wait(&r->channel, m, -1);
 }
 
-static int take_have(struct runner *r, const cJSON *message)
+static int take_have(struct mf_runner *r, const cJSON *message)
 {
     int fd = mf_channel_take_fd(&r->channel);
     const char *key;
@@ -262,7 +266,7 @@ static int take_have(struct runner *r, const cJSON *message)
     return 0;
 }
 
-static int send_unknown_family(struct runner *r, const char *word)
+static int send_unknown_family(struct mf_runner *r, const char *word)
 {
     _cleanup_(cJSON_Deletep) cJSON *all = cJSON_CreateObject();
     char names[MF_REASON_MAX] = "";
@@ -276,7 +280,7 @@ static int send_unknown_family(struct runner *r, const char *word)
                       names);
 }
 
-static int describe(struct runner *r, const cJSON *message)
+static int describe(struct mf_runner *r, const cJSON *message)
 {
     struct mf_device_info known;
     const cJSON *json = mf_json_object(message, "known");
@@ -291,6 +295,8 @@ static int describe(struct runner *r, const cJSON *message)
         char why[MF_REASON_MAX] = "";
         if (mf_device_open_with(r->options->device, &how, why, sizeof(why), &r->device) < 0)
             return send_error(r, MF_STATUS_UNSUPPORTED, "%s", why);
+        for (size_t i = 0; i < r->python.n; i++)
+            mf_python_family_warm_up(r->python.families[i]);
     }
     return mf_runner_sink_describe(&r->sink, &r->device->info);
 }
@@ -322,7 +328,7 @@ static int offer_reject(struct mf_offer *o, const char *family, const char *kern
 static int enumerate_family(void *context, const struct mf_family *f, const struct mf_shape *shape,
                             struct mf_offer *offer)
 {
-    const struct runner *r = context;
+    const struct mf_runner *r = context;
     for (size_t i = 0; i < r->plugins.loaded.n; i++) {
         if (r->plugins.loaded.families[i] == f)
             return mf_runner_plugin_enumerate(f, &r->device->info, shape, offer);
@@ -330,17 +336,10 @@ static int enumerate_family(void *context, const struct mf_family *f, const stru
     return mf_family_enumerate(f, &r->device->info, shape, offer);
 }
 
-static int parse_shape(const cJSON *message, struct mf_shape *ret)
-{
-    const char *text;
-    int r = mf_json_text(message, "shape", &text);
-    return r < 0 ? r : mf_shape_parse(text, ret);
-}
-
-static int enumerate(struct runner *r, const cJSON *message)
+static int enumerate(struct mf_runner *r, const cJSON *message)
 {
     struct mf_shape shape;
-    if (!r->device || parse_shape(message, &shape) < 0)
+    if (!r->device || mf_unit_shape_parse(message, &shape) < 0)
         return send_error(r, MF_STATUS_UNSUPPORTED, "enumerate: %s",
                           r->device ? "shape: expected the twelve values of a row"
                                     : "expected describe first");
@@ -359,86 +358,6 @@ static int enumerate(struct runner *r, const cJSON *message)
     return m ? mf_channel_send_wait(&r->channel, m, -1) : -ENOMEM;
 }
 
-static int parse_steps(const cJSON *array, struct request *q, const char **ret_field)
-{
-    const cJSON *item;
-    q->steps = calloc((size_t)cJSON_GetArraySize(array) + 1, sizeof(*q->steps));
-    if (!q->steps)
-        return -ENOMEM;
-    cJSON_ArrayForEach (item, array) {
-        struct mf_probe_step *p = &q->steps[q->n++];
-        *ret_field = "id";
-        if (mf_json_i64(item, "id", 0, INT64_C(1) << 53, &p->id) < 0 ||
-            mf_step_from_json(item, &p->step, ret_field) < 0)
-            return -EINVAL;
-    }
-    return 0;
-}
-
-static int parse_entry(const cJSON *json, struct mf_race_entry *entry, const char **ret_field)
-{
-    const cJSON *array = mf_json_array(json, "steps"), *item;
-    *ret_field = "pipelines.id";
-    if (mf_json_i64(json, "id", 0, INT64_C(1) << 53, &entry->id) < 0)
-        return -EINVAL;
-    *ret_field = "pipelines.group";
-    int64_t group = 0;
-    if (mf_json_i64(json, "group", 0, MF_RACE_GROUPS_MAX - 1, &group) == -EINVAL)
-        return -EINVAL;
-    entry->group = (int)group;
-    *ret_field = "pipelines.forecast_us";
-    if (mf_json_double(json, "forecast_us", &entry->forecast_us) < 0)
-        return -EINVAL;
-    *ret_field = "pipelines.steps";
-    if (!array || cJSON_GetArraySize(array) < 1 || cJSON_GetArraySize(array) > MF_OP_N_ * 2)
-        return -EINVAL;
-    struct mf_step *steps = calloc((size_t)cJSON_GetArraySize(array), sizeof(*steps));
-    if (!steps)
-        return -ENOMEM;
-    entry->steps = steps;
-    cJSON_ArrayForEach (item, array) {
-        if (mf_step_from_json(item, &steps[entry->n_steps++], ret_field) < 0)
-            return -EINVAL;
-    }
-    return 0;
-}
-
-static int parse_pipelines(const cJSON *array, struct request *q, const char **ret_field)
-{
-    const cJSON *item;
-    q->entries = calloc((size_t)cJSON_GetArraySize(array) + 1, sizeof(*q->entries));
-    if (!q->entries)
-        return -ENOMEM;
-    cJSON_ArrayForEach (item, array) {
-        int r = parse_entry(item, &q->entries[q->n++], ret_field);
-        if (r < 0)
-            return r;
-    }
-    return 0;
-}
-
-static int parse_request(const cJSON *unit, const char *kind, struct request *q, const char **ret_field)
-{
-    *ret_field = "shape";
-    if (parse_shape(unit, &q->shape) < 0)
-        return -EINVAL;
-    if (mf_unit_options_parse(cJSON_GetObjectItemCaseSensitive(unit, "options"), &q->options, ret_field) < 0)
-        return -EINVAL;
-    q->best = mf_json_object(unit, "best_us");
-    bool race = strcmp(kind, "race") == 0;
-    const cJSON *array = mf_json_array(unit, race ? "pipelines" : "steps");
-    *ret_field = race ? "pipelines" : "steps";
-    if (!array || cJSON_GetArraySize(array) > STEPS_MAX)
-        return -EINVAL;
-    if (!race)
-        return parse_steps(array, q, ret_field);
-    int r = parse_pipelines(array, q, ret_field);
-    if (r < 0)
-        return r;
-    *ret_field = "plan";
-    return mf_race_plan_parse(cJSON_GetObjectItemCaseSensitive(unit, "plan"), &q->plan, ret_field);
-}
-
 static double best_us_of(void *context, mf_ops covers)
 {
     const cJSON *best = context, *item;
@@ -450,7 +369,7 @@ static double best_us_of(void *context, mf_ops covers)
     return 0;
 }
 
-static int make_session(struct runner *r, const struct request *q, char *why, size_t why_cap)
+static int make_session(struct mf_runner *r, const struct mf_unit_request *q, char *why, size_t why_cap)
 {
     if (r->session && mf_session_serves(r->session, &q->shape, &q->options))
         return 0;
@@ -475,7 +394,7 @@ static int make_session(struct runner *r, const struct request *q, char *why, si
     return x;
 }
 
-static int run_request(struct runner *r, const struct request *q, char *why, size_t why_cap)
+static int run_request(struct mf_runner *r, const struct mf_unit_request *q, char *why, size_t why_cap)
 {
     struct mf_sink *sink = &r->sink.sink;
 #if MF_SIM
@@ -494,7 +413,7 @@ static int run_request(struct runner *r, const struct request *q, char *why, siz
 /* ---- descriptions of steps ---- */
 
 /* Replaces a step's description by this runner's own. Returns 1 with the reason if it has no such step. */
-static int replace_step(struct runner *r, const struct mf_shape *shape, struct mf_step *step,
+static int replace_step(struct mf_runner *r, const struct mf_shape *shape, struct mf_step *step,
                         char why[MF_REASON_MAX])
 {
     const struct mf_family *f = mf_family_set_find(&r->extra, r->device->ops->kind, step->family);
@@ -506,7 +425,7 @@ static int replace_step(struct runner *r, const struct mf_shape *shape, struct m
     return 1;
 }
 
-static int refuse(struct runner *r, const struct request *q, int64_t id, const char *why)
+static int refuse(struct mf_runner *r, const struct mf_unit_request *q, int64_t id, const char *why)
 {
     struct mf_sink *sink = &r->sink.sink;
     struct mf_unit_result result = {.id = id,
@@ -525,7 +444,7 @@ static int refuse(struct runner *r, const struct request *q, int64_t id, const c
     return x < 0 ? x : sink->result(sink, &result);
 }
 
-static int replace_entry(struct runner *r, const struct mf_shape *shape, const struct mf_race_entry *entry,
+static int replace_entry(struct mf_runner *r, const struct mf_shape *shape, const struct mf_race_entry *entry,
                          char why[MF_REASON_MAX])
 {
     struct mf_step *steps = (struct mf_step *)entry->steps;
@@ -540,7 +459,7 @@ static int replace_entry(struct runner *r, const struct mf_shape *shape, const s
 }
 
 /* Moves item `from` to `to`. The item at `to` is kept at `from`, to be freed with the request. */
-static void keep(struct request *q, size_t to, size_t from)
+static void keep(struct mf_unit_request *q, size_t to, size_t from)
 {
     if (q->entries) {
         const struct mf_race_entry entry = q->entries[to];
@@ -553,7 +472,7 @@ static void keep(struct request *q, size_t to, size_t from)
 
 /* Replaces the descriptions of all steps by this runner's own. Reports the steps and pipelines for which this
  * is not possible and removes them from the request. */
-static int replace_steps(struct runner *r, struct request *q)
+static int replace_steps(struct mf_runner *r, struct mf_unit_request *q)
 {
     size_t n = 0;
     int x = 0;
@@ -571,15 +490,15 @@ static int replace_steps(struct runner *r, struct request *q)
     return x;
 }
 
-static int run_unit(struct runner *r, const cJSON *unit)
+static int run_unit(struct mf_runner *r, const cJSON *unit)
 {
     const char *kind = "", *field = "kind";
     (void)mf_json_text(unit, "kind", &kind);
     if (!r->device)
         return send_error(r, MF_STATUS_UNSUPPORTED, "unit: expected describe first");
-    _cleanup_(request_release) struct request q = {0};
+    _cleanup_(mf_unit_request_release) struct mf_unit_request q = {0};
     if ((strcmp(kind, "probe") != 0 && strcmp(kind, "race") != 0) ||
-        parse_request(unit, kind, &q, &field) < 0)
+        mf_unit_request_parse(unit, kind, &q, &field) < 0)
         return send_error(r, MF_STATUS_UNSUPPORTED, "unit: %s missing or invalid", field);
     char why[MF_REASON_MAX] = "";
     int x = replace_steps(r, &q);
@@ -595,7 +514,7 @@ static int run_unit(struct runner *r, const cJSON *unit)
 
 /* Compiles the code of a shape. Runs at low priority, so that it does not disturb measurements. Opens no
  * device. */
-static int compile_ahead(struct runner *r, const cJSON *message)
+static int compile_ahead(struct mf_runner *r, const cJSON *message)
 {
     const char *field, *only = r->options->families && r->options->families[0] ? r->options->families : NULL;
     const cJSON *known = mf_json_object(message, "known");
@@ -603,7 +522,8 @@ static int compile_ahead(struct runner *r, const cJSON *message)
     struct mf_compiler compiler;
     struct mf_shape shape;
     size_t n_steps;
-    if (!known || mf_device_info_parse(known, &info, &field) < 0 || parse_shape(message, &shape) < 0 ||
+    if (!known || mf_device_info_parse(known, &info, &field) < 0 ||
+        mf_unit_shape_parse(message, &shape) < 0 ||
         mf_device_hip_compiler(r->options->device, &info, &compiler) < 0)
         return send_error(r, MF_STATUS_UNSUPPORTED,
                           "ahead: known or shape is missing or invalid, or the device is not a GPU");
@@ -615,7 +535,7 @@ static int compile_ahead(struct runner *r, const cJSON *message)
     return x;
 }
 
-static int take_drop(struct runner *r, const cJSON *message)
+static int take_drop(struct mf_runner *r, const cJSON *message)
 {
     const char *key;
     if (mf_json_text(message, "key", &key) == 0)
@@ -626,7 +546,7 @@ static int take_drop(struct runner *r, const cJSON *message)
 /* clang-format off */
 static const struct {
     const char *op;
-    int (*handle)(struct runner *r, const cJSON *message);
+    int (*handle)(struct mf_runner *r, const cJSON *message);
 } handlers[] = {
     {"have",      take_have},
     {"drop",      take_drop},
@@ -637,7 +557,7 @@ static const struct {
 };
 /* clang-format on */
 
-static int handle(struct runner *r, const cJSON *message)
+static int handle(struct mf_runner *r, const cJSON *message)
 {
     const char *op = mf_channel_op(message);
     for (size_t i = 0; i < MF_ARRAY_LEN(handlers); i++) {
@@ -681,7 +601,7 @@ static void install_signal_handlers(int fd)
 #endif
 }
 
-static int start_foreign(struct runner *r)
+static int start_foreign(struct mf_runner *r)
 {
     for (int i = 0; i < r->options->n_foreign; i++) {
         char why[MF_REASON_MAX] = "";
@@ -690,14 +610,13 @@ static int start_foreign(struct runner *r)
             (void)fprintf(stderr, "foreign runner '%s': %s\n", r->options->foreign[i], why);
             return x;
         }
-        r->extra_families[i] = mf_foreign_family(r->foreign[i]);
-        r->extra.n++;
+        r->extra_families[r->extra.n++] = mf_foreign_family(r->foreign[i]);
     }
     return 0;
 }
 
-/* Appends plugins to `extra`, after the foreign runners. */
-static void load_plugins(struct runner *r)
+/* Appends plugins to `extra`. */
+static void load_plugins(struct mf_runner *r)
 {
     char kind[16];
     mf_format(kind, sizeof(kind), "%.*s", (int)strcspn(r->options->device, ":"), r->options->device);
@@ -707,7 +626,7 @@ static void load_plugins(struct runner *r)
 }
 
 /* Limits this process to itself and its foreign programs, which have limited themselves. */
-static int limit_pids(const struct runner *r)
+static int limit_pids(const struct mf_runner *r)
 {
     pid_t children[MF_RUNNER_FOREIGN_MAX];
     for (int i = 0; i < r->options->n_foreign; i++)
@@ -718,15 +637,9 @@ static int limit_pids(const struct runner *r)
     return x;
 }
 
-static int run(struct runner *r)
+static int serve(struct mf_runner *r)
 {
-    int x = start_foreign(r);
-    if (x == 0)
-        x = limit_pids(r);
-    if (x == 0)
-        load_plugins(r);
-    if (x == 0)
-        x = send_hello(r);
+    int x = send_hello(r);
     while (x >= 0) {
         _cleanup_(cJSON_Deletep) cJSON *message = NULL;
         x = mf_channel_wait(&r->channel, -1, &message);
@@ -739,12 +652,14 @@ static int run(struct runner *r)
     return x == -EPIPE ? 0 : x;
 }
 
-static void init_limits(struct runner *r)
+static void init_limits(struct mf_runner *r)
 {
     const struct mf_runner_options *o = r->options;
     size_t n = 0;
     for (int i = 0; i < o->n_family_so; i++)
         r->readable[n++] = o->family_so[i];
+    for (size_t i = 0; i < o->python.n_readable && n < READABLE_MAX - 2; i++)
+        r->readable[n++] = o->python.readable[i];
     if (o->asm_folder && o->asm_folder[0])
         r->readable[n++] = o->asm_folder;
     if (o->aiter_folder && o->aiter_folder[0])
@@ -755,10 +670,12 @@ static void init_limits(struct runner *r)
                                     .scratch = o->scratch ? o->scratch : "",
                                     .files = r->readable,
                                     .n_files = n,
-                                    .foreign = o->n_foreign > 0};
+                                    .foreign = o->n_foreign > 0,
+                                    .prefixes = o->python.prefixes,
+                                    .n_prefixes = o->python.n_prefixes};
 }
 
-static int enter_sandbox(struct runner *r)
+static int enter_sandbox(struct mf_runner *r)
 {
     char why[256] = "";
     int x = mf_sandbox_enter(&r->limits, r->sandbox, why, sizeof(why));
@@ -767,46 +684,115 @@ static int enter_sandbox(struct runner *r)
     return x;
 }
 
-int mf_runner_main(const struct mf_runner_options *o)
+/* Sets the environment variables that kernels read. */
+static void set_environment(const struct mf_runner_options *o)
+{
+    const struct {
+        const char *name, *value;
+    } variables[] = {
+        {MF_CODE_FALLBACK_ENV, o->scratch},
+        {MF_ASM_FOLDER_ENV, o->asm_folder},
+        {MF_AITER_FOLDER_ENV, o->aiter_folder},
+    };
+    for (size_t i = 0; i < MF_ARRAY_LEN(variables); i++) {
+        if (variables[i].value && variables[i].value[0])
+            (void)setenv(variables[i].name, variables[i].value, 1);
+    }
+}
+
+int mf_runner_new(const struct mf_runner_options *o, struct mf_runner **ret)
 {
     const char *text = getenv(MF_RUNNER_FD_ENV);
     int64_t fd;
     if (!text || mf_parse_i64(text, 0, 1 << 20, &fd) < 0) {
         (void)fprintf(stderr, "runner: %s is not set; only moefarm-worker starts runners\n",
                       MF_RUNNER_FD_ENV);
-        return 2;
+        return -EINVAL;
     }
+    struct mf_runner *r = calloc(1, sizeof(*r));
+    if (!r)
+        return -ENOMEM;
     (void)fcntl((int)fd, F_SETFD, FD_CLOEXEC);
-    if (o->scratch && o->scratch[0])
-        (void)setenv(MF_CODE_FALLBACK_ENV, o->scratch, 1);
-    if (o->asm_folder && o->asm_folder[0])
-        (void)setenv(MF_ASM_FOLDER_ENV, o->asm_folder, 1);
-    if (o->aiter_folder && o->aiter_folder[0])
-        (void)setenv(MF_AITER_FOLDER_ENV, o->aiter_folder, 1);
-    struct runner r = {.options = o};
-    init_limits(&r);
-    if (enter_sandbox(&r) < 0)
-        return 1;
+    set_environment(o);
+    r->options = o;
+    r->extra.families = r->extra_families;
+    r->own_steps = (struct mf_own_steps){.enumerate = enumerate_family, .context = r};
+    mf_channel_init(&r->channel, (int)fd);
+    mf_runner_memfd_store_init(&r->memfd_store, &r->channel, o->keep_bytes);
+    mf_runner_sink_init(&r->sink, &r->channel);
+    init_limits(r);
+    int x = enter_sandbox(r);
+    if (x == 0)
+        x = start_foreign(r);
+    if (x == 0)
+        x = limit_pids(r);
+    if (x < 0) {
+        mf_runner_free(r);
+        return x;
+    }
     if (o->memory_bytes > 0) {
         struct rlimit limit = {.rlim_cur = o->memory_bytes, .rlim_max = o->memory_bytes};
         (void)setrlimit(RLIMIT_AS, &limit);
     }
-    r.extra.families = r.extra_families;
-    r.own_steps = (struct mf_own_steps){.enumerate = enumerate_family, .context = &r};
-    install_signal_handlers((int)fd);
-    mf_channel_init(&r.channel, (int)fd);
-    mf_runner_memfd_store_init(&r.memfd_store, &r.channel, o->keep_bytes);
-    mf_runner_sink_init(&r.sink, &r.channel);
-    int x = run(&r);
-    mf_session_free(r.session);
-    mf_own_steps_release(&r.own_steps);
-    for (int i = 0; i < o->n_foreign; i++)
-        mf_foreign_free(r.foreign[i]);
-    mf_device_close(r.device);
-    mf_runner_plugins_release(&r.plugins);
-    mf_runner_memfd_store_release(&r.memfd_store);
-    mf_channel_release(&r.channel);
+    *ret = r;
+    return 0;
+}
+
+int mf_runner_add_python(struct mf_runner *r, struct mf_python_family *f, char *why, size_t why_cap)
+{
+    const struct mf_family *family = mf_python_family(f);
+    if (mf_family_set_find(&r->extra, NULL, family->name)) {
+        mf_format(why, why_cap, "this runner already has a family %s", family->name);
+        return -EEXIST;
+    }
+    r->python.families[r->python.n++] = f;
+    r->extra_families[r->extra.n++] = family;
+    return 0;
+}
+
+void mf_runner_refuse_family(struct mf_runner *r, const char *name, const char *why)
+{
+    if (r->python.n_refused == MF_RUNNER_PYTHON_MAX)
+        return;
+    struct mf_refused_family *refused = &r->python.refused[r->python.n_refused++];
+    mf_format(refused->name, sizeof(refused->name), "%s",
+              mf_is_name(name, MF_FAMILY_NAME_MAX - 1) ? name : "python");
+    mf_format(refused->why, sizeof(refused->why), "%s", why);
+}
+
+int mf_runner_run(struct mf_runner *r)
+{
+    install_signal_handlers(r->channel.fd);
+    load_plugins(r);
+    int x = serve(r);
     if (x < 0)
         (void)fprintf(stderr, "runner: %s\n", strerror(-x));
     return x < 0 ? 1 : 0;
+}
+
+struct mf_runner *mf_runner_free(struct mf_runner *r)
+{
+    if (!r)
+        return NULL;
+    mf_session_free(r->session);
+    mf_own_steps_release(&r->own_steps);
+    for (int i = 0; i < r->options->n_foreign; i++)
+        mf_foreign_free(r->foreign[i]);
+    mf_device_close(r->device);
+    mf_runner_plugins_release(&r->plugins);
+    mf_runner_memfd_store_release(&r->memfd_store);
+    mf_channel_release(&r->channel);
+    free(r);
+    return NULL;
+}
+
+int mf_runner_main(const struct mf_runner_options *o)
+{
+    struct mf_runner *r = NULL;
+    int x = mf_runner_new(o, &r);
+    if (x < 0)
+        return x == -EINVAL ? 2 : 1;
+    int code = mf_runner_run(r);
+    mf_runner_free(r);
+    return code;
 }

@@ -4,10 +4,21 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define MF_RUNNER_FOREIGN_MAX   8
 #define MF_RUNNER_FAMILY_SO_MAX 8
+#define MF_RUNNER_PYTHON_MAX    16   /* maximum number of Python families */
+#define MF_RUNNER_KEEP_MIB      8192 /* default of keep_bytes */
+
+/* What a runner inside a Python interpreter may read in addition. Empty in other runners. */
+struct mf_runner_python {
+    const char *const *prefixes; /* folders of the interpreter */
+    size_t n_prefixes;
+    const char *const *readable;
+    size_t n_readable;
+};
 
 struct mf_runner_options {
     const char *device;
@@ -23,7 +34,22 @@ struct mf_runner_options {
     const char *scratch;   /* folder that the runner may write to; "": none */
     bool no_sandbox;       /* true: do not enter the sandbox (worker/sandbox/sandbox.h) */
     bool pid_namespace;    /* true: this process is in a PID namespace of its own */
+    struct mf_runner_python python;
 };
 
+struct mf_runner;
+struct mf_python_family;
+
+/* Makes the runner of this process and enters the sandbox; before the process starts threads. `o` must
+ * outlive the runner. Returns a negative errno after a message on stderr. */
+int mf_runner_new(const struct mf_runner_options *o, struct mf_runner **ret);
+/* Offers a Python family, which must outlive the runner. Returns a negative errno with the reason in why. */
+int mf_runner_add_python(struct mf_runner *r, struct mf_python_family *f, char *why, size_t why_cap);
+/* Reports a Python family that could not be loaded in `hello`. */
+void mf_runner_refuse_family(struct mf_runner *r, const char *name, const char *why);
 /* Runs until the worker sends `stop` or exits. Returns the exit code. */
+int mf_runner_run(struct mf_runner *r);
+struct mf_runner *mf_runner_free(struct mf_runner *r);
+
+/* A runner without Python: all of the above. */
 int mf_runner_main(const struct mf_runner_options *o);

@@ -104,67 +104,6 @@ static void run_child(int fd, const struct mf_family *f, const struct mf_device_
 
 /* ---- the runner's side ---- */
 
-static int forward_step(const struct mf_family *f, const cJSON *m, struct mf_offer *offer)
-{
-    struct mf_step step;
-    const char *field = "step";
-    if (mf_step_from_json(mf_json_object(m, "step"), &step, &field) < 0)
-        return offer->reject(offer, f->name, f->name, "malformed", "invalid step: %s missing or invalid",
-                             field);
-    if (strcmp(step.family, f->name) != 0)
-        return offer->reject(offer, f->name, step.name, "malformed",
-                             "invalid step: family is %s, not the plugin's family", step.family);
-    return offer->step(offer, &step);
-}
-
-static int forward_reject(const struct mf_family *f, const cJSON *m, struct mf_offer *offer)
-{
-    const char *kernel = f->name, *rule = "", *reason = "";
-    (void)mf_json_text(m, "kernel", &kernel);
-    (void)mf_json_text(m, "rule", &rule);
-    (void)mf_json_text(m, "reason", &reason);
-    return offer->reject(offer, f->name, kernel, rule, "%s", reason);
-}
-
-/* Returns 1 if enumeration is complete, 0 if the child exited, -ETIMEDOUT if the child sends nothing, or a
- * negative error of the offer. */
-static int forward_all(const struct mf_family *f, struct mf_channel *from, struct mf_offer *offer,
-                       int64_t *result)
-{
-    for (;;) {
-        _cleanup_(cJSON_Deletep) cJSON *m = NULL;
-        int r = mf_channel_wait(from, ENUMERATE_TIMEOUT_MS, &m);
-        if (r <= 0)
-            return r == -ETIMEDOUT ? r : 0;
-        const char *op = mf_channel_op(m);
-        if (strcmp(op, "enumerated") == 0)
-            return mf_json_i64(m, "result", INT32_MIN, INT32_MAX, result) < 0 ? 0 : 1;
-        r = strcmp(op, "step") == 0 ? forward_step(f, m, offer) : forward_reject(f, m, offer);
-        if (r < 0)
-            return r;
-    }
-}
-
-static int offer_end_rejection(const struct mf_family *f, int r, int64_t result, int status,
-                               struct mf_offer *offer)
-{
-    if (r == 1 && result >= 0)
-        return 0;
-    if (r == 1)
-        return offer->reject(offer, f->name, f->name, "enumerate", "enumerate returned %lld (%s)",
-                             (long long)result, strerror((int)-result));
-    if (r == -ETIMEDOUT)
-        return offer->reject(offer, f->name, f->name, "hang", "enumerate was silent for %d s",
-                             ENUMERATE_TIMEOUT_MS / 1000);
-    if (r == 0 && WIFSIGNALED(status))
-        return offer->reject(offer, f->name, f->name, "crash", "enumerate crashed with signal %d (%s)",
-                             WTERMSIG(status), strsignal(WTERMSIG(status)));
-    if (r == 0)
-        return offer->reject(offer, f->name, f->name, "crash",
-                             "enumerate ended the process with exit code %d", WEXITSTATUS(status));
-    return r;
-}
-
 int mf_runner_plugin_enumerate(const struct mf_family *f, const struct mf_device_info *device,
                                const struct mf_shape *shape, struct mf_offer *offer)
 {
@@ -185,9 +124,12 @@ int mf_runner_plugin_enumerate(const struct mf_family *f, const struct mf_device
     }
     struct mf_channel channel;
     mf_channel_init(&channel, fds[0]);
-    int r = forward_all(f, &channel, offer, &result);
+    int r = mf_offers_forward(&channel, f->name, ENUMERATE_TIMEOUT_MS, offer, &result);
     mf_channel_release(&channel);
     (void)kill(child, SIGKILL); /* the child has sent everything, hangs or has exited */
     (void)waitpid(child, &status, 0);
-    return offer_end_rejection(f, r, result, status, offer);
+    if (r != -ETIMEDOUT)
+        return mf_offers_end(f->name, r, result, status, offer);
+    return offer->reject(offer, f->name, f->name, "hang", "enumerate was silent for %d s",
+                         ENUMERATE_TIMEOUT_MS / 1000);
 }

@@ -10,12 +10,15 @@
 #include "kernels/families/family_plugin.h"
 #include "worker/runner/runner_wire.h"
 
+/* A family that could not be loaded. */
+struct mf_refused_family {
+    char name[MF_FAMILY_NAME_MAX]; /* file name, truncated */
+    char why[MF_REASON_MAX];
+};
+
 struct mf_runner_plugins {
     struct mf_family_plugins loaded;
-    struct {
-        char name[MF_FAMILY_NAME_MAX]; /* file name, truncated */
-        char why[MF_REASON_MAX];
-    } refused[MF_PLUGINS_MAX];
+    struct mf_refused_family refused[MF_PLUGINS_MAX];
     size_t n_refused;
 };
 

@@ -44,13 +44,13 @@ struct ruleset {
     uint64_t fs, net, scoped;
 };
 
-enum { ALL = 0, GPU = 1, FOREIGN = 2 };
+enum { ALL = 0, GPU = 1, FOREIGN = 2, PYTHON = 4 };
 
 /* clang-format off */
 static const struct {
     const char *path;   /* glob pattern; if no path matches, the rule is skipped */
     uint64_t rights;
-    int runners;        /* kinds of runners that get the rights */
+    unsigned runners;   /* kinds of runners that get the rights */
 } rules[] = {
     /* system libraries */
     {"/usr",                READ, ALL},
@@ -76,14 +76,40 @@ static const struct {
     {"/dev/nvidia*",        DEVICE, GPU},
     {"/dev/kfd",            DEVICE, GPU},
     {"/dev/dri",            DEVICE, GPU},
-    {"/dev/shm",            FULL,  GPU},
+    {"/dev/shm",            FULL,  GPU | PYTHON},
     {"/proc/self",          READ | WRITE, GPU},
-    /* dynamic loader of the compile helper */
-    {"/lib*/ld-linux*",     READ | EXEC, GPU},
-    {"/lib*/*/ld-linux*",   READ | EXEC, GPU},
+    /* dynamic loader of the compile helper and of compilers */
+    {"/lib*/ld-linux*",     READ | EXEC, GPU | PYTHON},
+    {"/lib*/*/ld-linux*",   READ | EXEC, GPU | PYTHON},
+    /* programs that Triton and torch start */
+    {"/usr/bin/*gcc*",      READ | EXEC, PYTHON},
+    {"/usr/bin/*g++*",      READ | EXEC, PYTHON},
+    {"/usr/bin/cc",         READ | EXEC, PYTHON},
+    {"/usr/bin/c++",        READ | EXEC, PYTHON},
+    {"/usr/bin/as",         READ | EXEC, PYTHON},
+    {"/usr/bin/*-as",       READ | EXEC, PYTHON},
+    {"/usr/bin/ld*",        READ | EXEC, PYTHON},
+    {"/usr/bin/*-ld*",      READ | EXEC, PYTHON},
+    {"/usr/lib*/gcc/*/*/cc1*",      READ | EXEC, PYTHON},
+    {"/usr/lib*/gcc/*/*/collect2",  READ | EXEC, PYTHON},
+    {"/usr/lib*/gcc/*/*/lto*",      READ | EXEC, PYTHON},
+    {"/sbin/ldconfig*",             READ | EXEC, PYTHON},
+    {"/usr/local/cuda*/bin/*",      READ | EXEC, PYTHON},
+    {"/usr/local/cuda*/nvvm/bin/*", READ | EXEC, PYTHON},
+    {"/opt/rocm*/llvm/bin/*",       READ | EXEC, PYTHON},
+    {"/opt/rocm*/lib/llvm/bin/*",   READ | EXEC, PYTHON},
+    {"/etc/python3*",               READ, PYTHON},
     {"/",                   READ | EXEC, FOREIGN},
 };
 /* clang-format on */
+
+/* Programs in a folder of the interpreter: the interpreter itself, and compilers of wheels. */
+static const char *const python_programs[] = {
+    "bin/python3*",
+    "lib*/python3*/*-packages/triton/backends/*/bin/*",
+    "lib*/python3*/*-packages/nvidia/*/bin/*",
+    "lib*/python3*/*-packages/nvidia/*/nvvm/bin/*",
+};
 
 struct landlock {
     int fd;
@@ -166,16 +192,37 @@ static int allow_program(const struct landlock *l, bool gpu)
     return r;
 }
 
+static int allow_prefix(const struct landlock *l, const char *prefix)
+{
+    char pattern[PATH_MAX];
+    int r = allow(l, prefix, READ);
+    for (size_t i = 0; r == 0 && i < MF_ARRAY_LEN(python_programs); i++) {
+        mf_format(pattern, sizeof(pattern), "%s/%s", prefix, python_programs[i]);
+        r = allow_pattern(l, pattern, READ | EXEC);
+    }
+    return r;
+}
+
+static int allow_python(const struct landlock *l, const struct mf_sandbox *s)
+{
+    int r = s->n_prefixes > 0 ? allow(l, "/proc/self/exe", READ | EXEC) : 0;
+    for (size_t i = 0; r == 0 && i < s->n_prefixes; i++)
+        r = allow_prefix(l, s->prefixes[i]);
+    return r;
+}
+
 static int allow_all(const struct landlock *l, const struct mf_sandbox *s, bool gpu)
 {
+    unsigned kinds = (gpu ? GPU : 0) | (s->foreign ? FOREIGN : 0) | (s->n_prefixes > 0 ? PYTHON : 0);
     int r = 0;
     for (size_t i = 0; r == 0 && i < MF_ARRAY_LEN(rules); i++) {
-        if (rules[i].runners == ALL || (rules[i].runners == GPU && gpu) ||
-            (rules[i].runners == FOREIGN && s->foreign))
+        if (rules[i].runners == ALL || (rules[i].runners & kinds))
             r = allow_pattern(l, rules[i].path, rules[i].rights);
     }
     if (r == 0)
         r = allow_program(l, gpu);
+    if (r == 0)
+        r = allow_python(l, s);
     if (r == 0)
         r = allow_path_list(l, getenv("LD_LIBRARY_PATH"));
     if (r == 0 && gpu)
@@ -244,7 +291,8 @@ int mf_sandbox_enter(const struct mf_sandbox *s, char ret_text[MF_SANDBOX_TEXT_M
         mf_format(why, why_cap, "cannot apply Landlock rules: %s", strerror(-version));
         return version;
     }
-    int calls = mf_sandbox_calls(gpu, s->foreign);
+    /* Compilers that Python starts need the calls of the GPU's compiler. */
+    int calls = mf_sandbox_calls(gpu || s->n_prefixes > 0, s->foreign);
     if (calls < 0 && calls != -ENOSYS) {
         mf_format(why, why_cap, "cannot install the seccomp filter: %s", strerror(-calls));
         return calls;

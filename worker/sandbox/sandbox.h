@@ -28,6 +28,10 @@ struct mf_sandbox {
     const char *const *files; /* further paths that the runner may read: shared objects, prebuilt kernels */
     size_t n_files;
     bool foreign;
+    /* Folders of the Python interpreter that runs the runner; none: no Python. Such a runner may also read
+     * these folders, execute the interpreter, compilers and linkers, and use /dev/shm. */
+    const char *const *prefixes;
+    size_t n_prefixes;
 };
 /* Enters the sandbox. Call before starting threads. ret_text lists the active mechanisms ("pid namespace,
  * landlock 7, seccomp") and the missing ones, for messages. If a mechanism of the kernel fails, returns

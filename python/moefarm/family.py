@@ -1,0 +1,225 @@
+"""The interface of kernel families in Python. A worker loads the module that a family is in:
+
+    moefarm-worker --device cpu:0 --python /opt/venv/bin/python3 --family-py my_family.py
+
+The module has a variable `family`, an object of a subclass of Family, or a list `families` of such objects.
+docs/architecture.md has a tutorial; examples/family_plain.py is a complete family.
+
+    class Mine(Family):
+        name = "mine"
+        def enumerate(self, shape, device):
+            if shape.is_quantised:
+                yield Rejection("mine_layer", "dtype", f"only unquantised layers, not {shape.q_type}")
+            else:
+                yield shape.candidate("mine_layer")
+        def open(self, candidate, shape):
+            return MyKernel(shape)
+
+    class MyKernel(Kernel):
+        def launch(self, tensors, stream):
+            tensors["y"] ...
+
+    family = Mine()
+
+`enumerate` runs in a process of its own. Everything else runs in the runner, which owns the device and may
+die at any time: a crash, an endless loop or an exit is the result of the candidate that was running. An
+exception is a result too, with its text as the reason. The farm creates the data, checks the outputs and
+measures the time.
+
+Importing the module must not initialise a GPU; `open` may. Needs Python 3.10 and nothing else."""
+from __future__ import annotations
+
+import abc
+import dataclasses
+import re
+from typing import Any, Dict, Iterable, Mapping, Optional, Sequence, Tuple, Union
+
+from moefarm.tensor import DTYPES, Tensor
+
+__all__ = ["Candidate", "Device", "Family", "Kernel", "Rejection", "Shape", "Tensor", "DTYPES", "parameters"]
+
+_COLUMNS = ("token", "model_dim", "inter_dim", "expert", "topk", "act_type", "dtype", "q_dtype_a",
+            "q_dtype_w", "q_type", "use_g1u1", "doweight_stage1", "form")
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """One kernel with its parameters. The name alone must tell the parameters, because production rebuilds
+    the kernel from its name: letters, digits, '_', '.' and '-', at most 159."""
+
+    name: str
+    covers: Sequence[str]  # ops: sort quant1 gather gemm1 act quant2 gemm2 weight combine
+    needs: Sequence[str]  # tensor specs of inputs (common/moe/tensor_spec.h), such as "x/bf16/none/token"
+    gives: Sequence[str]  # tensor specs of outputs
+    block_m: int = 0
+    ksplit: int = 0
+    workspace_bytes: int = 0  # tensors["workspace"], undefined contents
+    flops: float = 0.0  # 0: no plausibility check of the time against the device's peak
+    bytes: float = 0.0
+    # maximum relative difference of a row between two runs; 0: the runs are bitwise equal
+    reorder_tolerance: float = 0.0
+
+    def to_json(self, family: str) -> Dict[str, Any]:
+        gemms = [op for op in ("gemm1", "gemm2") if op in self.covers]
+        stage = {(): "move", ("gemm1",): "stage1", ("gemm2",): "stage2"}.get(tuple(gemms), "one")
+        return {"name": self.name, "family": family, "covers": "+".join(self.covers) or "-", "stage": stage,
+                "block_m": self.block_m, "ksplit": self.ksplit, "needs": list(self.needs),
+                "gives": list(self.gives), "workspace": self.workspace_bytes, "flops": self.flops,
+                "bytes": self.bytes, "reorder_tolerance": self.reorder_tolerance}
+
+    @staticmethod
+    def from_json(step: Mapping[str, Any]) -> Candidate:
+        covers = [] if step["covers"] == "-" else step["covers"].split("+")
+        return Candidate(step["name"], tuple(covers), tuple(step["needs"]), tuple(step["gives"]),
+                         step["block_m"], step["ksplit"], step["workspace"], step["flops"], step["bytes"],
+                         step["reorder_tolerance"])
+
+
+def parameters(name: str) -> Dict[str, int]:
+    """Reads the numbers of a candidate's name: "triton_m64_n128" gives {"m": 64, "n": 128}."""
+    return {word: int(number) for word, number in re.findall(r"_([a-z]+)(\d+)(?=_|-|$)", name)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Rejection:
+    """A kernel that cannot run the shape. `rule` is one short word ("dtype", "divisibility"), `reason` a
+    sentence with the numbers."""
+
+    kernel: str
+    rule: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """The device of the runner. `gfx` and `cu_num` are its class: gfx942 and 304, sm_90 and 132."""
+
+    name: str  # "cpu:0", "hip:nvidia:0", "hip:amd:0"
+    gfx: str
+    cu_num: int
+    info: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # docs/protocol.md, "device field"
+
+    @property
+    def vendor(self) -> str:
+        """"cpu", "nvidia" or "amd"."""
+        words = self.name.split(":")
+        return words[1] if words[0] == "hip" else words[0]
+
+    @property
+    def ordinal(self) -> int:
+        return int(self.name.rsplit(":", 1)[1])
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """One row of untuned_fmoe.csv (docs/guide.md), in canonical spelling."""
+
+    token: int
+    model_dim: int
+    inter_dim: int
+    expert: int
+    topk: int
+    act_type: str
+    dtype: str
+    q_dtype_a: str
+    q_dtype_w: str
+    q_type: str
+    use_g1u1: bool
+    doweight_stage1: bool
+    form: str = ""
+    # the whole layer as the farm describes it: ops, tensor specs, flops, bytes
+    layer: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+
+    @staticmethod
+    def parse(text: str, layer: Optional[Mapping[str, Any]] = None) -> Shape:
+        words = text.split(",")
+        if len(words) not in (len(_COLUMNS) - 1, len(_COLUMNS)):
+            raise ValueError(f"shape {text!r}: expected the twelve values of a row and, if any, its form")
+        numbers = [int(word) for word in words[:5]]
+        flags = [word == "1" for word in words[10:12]]
+        return Shape(*numbers, *words[5:10], *flags, form=words[12] if len(words) > 12 else "",
+                     layer=layer or {})
+
+    def __str__(self) -> str:
+        values = [getattr(self, column) for column in _COLUMNS]
+        text = ",".join(str(int(value)) if isinstance(value, bool) else str(value) for value in values)
+        return text if self.form else text[:-1]
+
+    @property
+    def is_quantised(self) -> bool:
+        return self.q_type != "QuantType.No"
+
+    def candidate(self, name: str, **fields: Any) -> Candidate:
+        """A candidate that computes the whole layer from plain weights (layout `row`). `fields` replaces
+        fields of Candidate. Raises ValueError if the farm did not describe the layer."""
+        if not self.layer:
+            raise ValueError("this shape has no description of its layer; only a runner adds it")
+        whole: Dict[str, Any] = {key: self.layer[key] for key in ("needs", "gives", "flops", "bytes")}
+        whole["covers"] = self.layer["covers"].split("+")
+        return Candidate(name, **{**whole, **fields})
+
+
+class Kernel(abc.ABC):
+    """A candidate that is ready to launch."""
+
+    weights: Any = None  # what Family.convert_weights returned
+
+    @abc.abstractmethod
+    def launch(self, tensors: Mapping[str, Tensor], stream: int) -> None:
+        """Computes the outputs from the inputs. A tensor's name is that of its tensor spec; further parts
+        have a suffix: x, topk_ids, topk_weights, w1, w1_scale, w2, w2_scale, b1, y, workspace. On a GPU,
+        launches work on `stream` (a handle) and does not wait for it. On a CPU, `stream` is 0, and the
+        function returns when the outputs are written."""
+
+    def prepare(self, tensors: Mapping[str, Tensor], stream: int) -> int:
+        """Does the one-time work for these tensors, untimed. On a GPU, may capture the launch and return the
+        handle of the graph, which the farm then replays; the graph must live until `close`. Returns 0 if
+        there is no graph."""
+        return 0
+
+    def close(self) -> None:
+        """Frees what the kernel holds."""
+
+
+class Family(abc.ABC):
+    """A provider of candidates. `name` is unique in a worker: letters, digits, '_', '.' and '-', at most
+    31."""
+
+    name: str
+    supports_ep: bool = False  # expert parallelism: expert ids then number the experts of all ranks
+
+    @abc.abstractmethod
+    def enumerate(self, shape: Shape, device: Device) -> Iterable[Union[Candidate, Rejection]]:
+        """Offers every legal candidate, and a rejection for each other kernel. Runs in a process of its own
+        that does not own the device."""
+
+    @abc.abstractmethod
+    def open(self, candidate: Candidate, shape: Shape) -> Kernel:
+        """Makes a candidate ready to launch. Counts against the candidate's time limit."""
+
+    def convert_weights(self, candidate: Candidate, shape: Shape, weights: Mapping[str, Tensor]) -> Any:
+        """Converts the plain weights (w1, w1_scale, w2, …) into a layout of the family's own, untimed. The
+        result is stored as Kernel.weights; None: the family reads the plain weights."""
+        return None
+
+    def weight_layout(self, candidate: Candidate) -> str:
+        """Names the layout that convert_weights makes. Open kernels of one layout share the converted
+        weights."""
+        return candidate.name
+
+    def precompile(self, candidates: Sequence[Candidate], shape: Shape) -> Iterable[object]:
+        """Compiles the candidates before they are measured, for example in parallel processes. Yields after
+        each candidate, because a runner that is silent for two minutes is killed."""
+        return ()
+
+    def revision(self) -> str:
+        """The version of what the family calls, for example torch.__version__. The farm adds a hash of the
+        family's source. Results of different revisions are never mixed."""
+        return ""
+
+
+def tensor_device(device: str) -> Tuple[int, int]:
+    """Returns the DLPack device of a runner's device name."""
+    words = device.split(":")
+    kinds = {"cpu": 1, "nvidia": 2, "amd": 10}
+    return kinds[words[1] if words[0] == "hip" else words[0]], int(words[2 if words[0] == "hip" else 1])

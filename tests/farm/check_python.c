@@ -1,0 +1,251 @@
+/* Tests Python families. examples/family_plain.py offers a step, which the farm verifies and times, and which
+ * wins a row. Other families in this file misbehave. */
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/json.h"
+#include "support/farm/farm_harness.h"
+#include "support/mf_check.h"
+#include "support/table_columns.h"
+
+#define LARGE \
+    "4,1024,512,4,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"
+#define PYTHON "/usr/bin/python3"
+#define PLAIN  MF_SOURCE_DIR "/examples/family_plain.py"
+
+static struct farm farm;
+
+static void stop_farm(void)
+{
+    farm_stop(&farm);
+}
+
+/* Starts a worker with Python families. The other families must not offer GEMMs, so that only the Python
+ * family offers them. option: a further option, or NULL. */
+static void start_worker(const char *file, const char *families, const char *option)
+{
+    const char *const args[] = {"--device", "cpu:0",       "--families", families, "--python",
+                                PYTHON,     "--family-py", file,         option,   NULL};
+    farm_start_worker(&farm, 0, args);
+    farm_wait_workers(&farm, 1);
+}
+
+static void start_farm(const char *file, const char *families)
+{
+    farm_start(&farm, 1000);
+    start_worker(file, families, NULL);
+}
+
+static int tune(const char *file, const char *families, const char *csv, const char *query)
+{
+    start_farm(file, families);
+    return farm_run(&farm, csv, query);
+}
+
+/* Writes the template with its '@' replaced by `run` to a file, which the caller removes. */
+static void write_family(const char *before, const char *run, char file[64])
+{
+    char text[4096];
+    (void)snprintf(file, 64, "/tmp/check_python.XXXXXX.py");
+    int fd = mkstemps(file, 3);
+    ck_assert_int_ge(fd, 0);
+    const char *at = strchr(before, '@');
+    int n = snprintf(text, sizeof(text), "%.*s%s%s", (int)(at - before), before, run, at + 1);
+    ck_assert_int_lt(n, (int)sizeof(text));
+    ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    (void)close(fd);
+}
+
+/* Returns the only step of a family. */
+static cJSON *step_of(int batch, const char *family, const cJSON **ret)
+{
+    char query[64];
+    (void)snprintf(query, sizeof(query), "steps?family=%s", family);
+    cJSON *steps = farm_task_list(&farm, batch, query);
+    *ret = cJSON_GetArrayItem(mf_json_array(steps, "items"), 0);
+    ck_assert_msg(*ret != NULL, "family %s offered no step", family);
+    return steps;
+}
+
+/* The other steps of the unit continue. */
+static void expect_moves(int batch)
+{
+    _cleanup_(cJSON_Deletep) cJSON *moves = farm_task_list(&farm, batch, "steps?family=move&status=ok");
+    ck_assert_int_ge(cJSON_GetArraySize(mf_json_array(moves, "items")), 1);
+}
+
+MF_TEST(wins_a_row)
+{
+    int batch = tune(PLAIN, "move,plain_py", FARM_CSV_HEAD FARM_CSV_SMALL, "");
+    const cJSON *step;
+    _cleanup_(cJSON_Deletep) cJSON *steps = step_of(batch, "plain_py", &step);
+    ck_assert_str_eq(farm_text(step, "name"), "py_layer");
+    ck_assert_msg(strcmp(farm_text(step, "status"), "ok") == 0, "%s", farm_text(step, "reason"));
+    ck_assert_int_eq(farm_number(step, "verified"), 2); /* passed all gates */
+    ck_assert_int_ge(farm_number(step, "n"), 3);
+    ck_assert_double_gt(cJSON_GetObjectItem(step, "us")->valuedouble, 10);
+    /* equals the reference output up to rounding to bf16 */
+    ck_assert_double_le(cJSON_GetObjectItem(step, "row_err")->valuedouble, 0.01);
+    _cleanup_(mf_freep) char *table = farm_export(&farm, batch);
+    ck_assert_msg(strstr(table, ",plain_py:py_layer,") != NULL, "%s", table);
+}
+
+#define SMALL                                                                       \
+    "2,64,32,4,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16," \
+    "QuantType.No,1,0"
+#define FORM_HEAD SHAPE_COLUMNS ",form\n"
+
+static const struct {
+    const char *csv, *message;
+} rejected_shapes[] = {
+    {FARM_CSV_HEAD LARGE, "multiply-adds"},
+    {FORM_HEAD SMALL ",b1\n", "without a form, not 'b1'"},
+    {FORM_HEAD SMALL ",limit:5+b2\n", "without a form, not 'limit:5+b2'"},
+    {FORM_HEAD SMALL ",ep:0/64\n", "does not support expert parallelism"},
+};
+
+static void expect_rejection(int batch, const char *family, const char *message)
+{
+    _cleanup_(cJSON_Deletep) cJSON *why = farm_task_list(&farm, batch, "rejections");
+    const cJSON *item;
+    cJSON_ArrayForEach (item, mf_json_array(why, "items")) {
+        if (strcmp(farm_text(item, "family"), family) == 0 && strstr(farm_text(item, "reason"), message))
+            return;
+    }
+    _cleanup_(mf_freep) char *text = cJSON_PrintUnformatted(why);
+    ck_abort_msg("no rejection of %s '%s' in: %s", family, message, text);
+}
+
+MF_TEST(rejects_with_a_reason, .rows = MF_ARRAY_LEN(rejected_shapes))
+{
+    int batch = tune(PLAIN, "move,plain_py", rejected_shapes[_i].csv, "");
+    expect_rejection(batch, "plain_py", rejected_shapes[_i].message);
+    _cleanup_(cJSON_Deletep) cJSON *steps = farm_task_list(&farm, batch, "steps?family=plain_py");
+    ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(steps, "items")), 0);
+}
+
+/* The example family with a flaw. FLAW replaces one function. */
+#define FLAWED                                           \
+    "import array, ctypes, os, signal, sys, time\n"      \
+    "sys.path.insert(0, '" MF_SOURCE_DIR "/examples')\n" \
+    "import family_plain as p\n"                         \
+    "from moefarm.family import Family, Kernel\n"        \
+    "class Odd(p.PlainLayer):\n"                         \
+    "    def launch(self, tensors, stream):\n"           \
+    "        super().launch(tensors, stream)\n"          \
+    "        y = tensors['y']\n"                         \
+    "        out = y.memory()\n"                         \
+    "        @\n"                                        \
+    "class OddFamily(p.Plain):\n"                        \
+    "    name = 'odd'\n"                                 \
+    "    def open(self, candidate, shape):\n"            \
+    "        return Odd(shape)\n"                        \
+    "family = OddFamily()\n"
+
+/* clang-format off */
+static const struct {
+    const char *launch, *status, *message;
+} bad_launches[] = {
+    {"out[:] = array.array('H', bytes(y.nbytes))", "wrong", "mismatch"},
+    {"out[5] = 0x7fc0", "wrong", ""},                                    /* NaN */
+    {"out[64:128] = array.array('H', [0x7fc0] * 64)", "wrong", ""},      /* a row of NaN */
+    {"ctypes.memset(y.pointer + y.nbytes, 7, 64)", "wrong", "past the end"},   /* raw pointer past the end */
+    {"os.kill(os.getpid(), signal.SIGSEGV)", "crash", "signal 11"},
+    {"ctypes.string_at(0)", "crash", "signal 11"},
+    {"os._exit(7)", "crash", "exit code 7"},
+    {"sys.exit(8)", "crash", "exit code 8"},
+    {"sys.stderr.write('no such kernel\\n'); sys.stderr.flush(); os._exit(1)", "crash", "no such kernel"},
+    {"time.sleep(1000)", "hang", "silent for more than"},
+    {"bytearray(1 << 60)", "no_memory", "MemoryError"},
+    {"raise RuntimeError('too tired for this')", "unsupported", "RuntimeError: too tired for this"},
+    {"tensors['q']", "unsupported", "KeyError: 'q'"},
+    {"tensors['x'].memory()[0] = 1", "unsupported", "read-only"},
+};
+/* clang-format on */
+
+static void expect_step(int batch, const char *wanted, const char *message)
+{
+    const cJSON *step;
+    _cleanup_(cJSON_Deletep) cJSON *steps = step_of(batch, "odd", &step);
+    const char *status = farm_text(step, "status"), *reason = farm_text(step, "reason");
+    /* if the step killed two runners, its status is quarantined and its reason names the cause */
+    bool deadly = strcmp(wanted, "crash") == 0 || strcmp(wanted, "hang") == 0;
+    ck_assert_msg(strcmp(status, wanted) == 0 || (deadly && strcmp(status, "quarantined") == 0), "%s: %s",
+                  status, reason);
+    ck_assert_msg(strstr(reason, message) != NULL, "%s: %s", status, reason);
+}
+
+MF_TEST(reports_bad_launches, .rows = MF_ARRAY_LEN(bad_launches))
+{
+    char file[64];
+    write_family(FLAWED, bad_launches[_i].launch, file);
+    /* only a hang may exceed the time cap; a long time cap allows for a busy machine */
+    int batch =
+        tune(file, "move,odd", FARM_CSV_HEAD FARM_CSV_SMALL,
+             strcmp(bad_launches[_i].status, "hang") == 0 ? "&time_cap_ms=1000" : "&time_cap_ms=30000");
+    (void)unlink(file);
+    expect_step(batch, bad_launches[_i].status, bad_launches[_i].message);
+    expect_moves(batch);
+}
+
+#define BROKEN                                                             \
+    "import os, signal, sys, time\n"                                       \
+    "from moefarm.family import Candidate, Family, Kernel, Rejection\n"    \
+    "class Nothing(Kernel):\n"                                             \
+    "    def launch(self, tensors, stream): pass\n"                        \
+    "class Odd(Family):\n"                                                 \
+    "    name = 'odd'\n"                                                   \
+    "    def enumerate(self, shape, device): yield shape.candidate('a')\n" \
+    "    def open(self, candidate, shape): return Nothing()\n"             \
+    "    @\n"                                                              \
+    "family = Odd()\n"
+
+/* Families with errors outside of `launch`: in a step's result, or in a rejection without a status. */
+/* clang-format off */
+static const struct {
+    const char *code, *status, *message;
+} broken[] = {
+    {"def open(self, candidate, shape): raise ValueError('no compiler')", "unsupported",
+     "ValueError: no compiler"},
+    {"def open(self, candidate, shape): os.kill(os.getpid(), 11)", "crash", "signal 11"},
+    {"def open(self, candidate, shape): time.sleep(1000)", "hang", "silent for more than"},
+    {"pass", "wrong", ""}, /* writes no output */
+    {"def convert_weights(self, candidate, shape, weights): raise TypeError(str(sorted(weights)))",
+     "unsupported", "TypeError: ['w1', 'w2']"},
+    {"def enumerate(self, shape, device): raise KeyError('gfx')", NULL, "KeyError: 'gfx'"},
+    {"def enumerate(self, shape, device): os.kill(os.getpid(), 11)", NULL, "crashed with signal 11"},
+    {"def enumerate(self, shape, device): sys.exit(3)", NULL, "ended the process with exit code 3"},
+    {"def enumerate(self, shape, device): yield 1", NULL, "yielded int, not a Candidate"},
+    {"def enumerate(self, shape, device): yield Candidate('a b', ['gemm1'], [], [])", NULL,
+     "name missing or invalid"},
+};
+/* clang-format on */
+
+MF_TEST(reports_broken_families, .rows = MF_ARRAY_LEN(broken))
+{
+    char file[64];
+    write_family(BROKEN, broken[_i].code, file);
+    bool hangs = broken[_i].status && strcmp(broken[_i].status, "hang") == 0;
+    int batch = tune(file, "move,odd", FARM_CSV_HEAD FARM_CSV_SMALL,
+                     hangs ? "&time_cap_ms=1000" : "&time_cap_ms=30000");
+    (void)unlink(file);
+    if (broken[_i].status)
+        expect_step(batch, broken[_i].status, broken[_i].message);
+    else
+        expect_rejection(batch, "odd", broken[_i].message);
+    expect_moves(batch);
+}
+
+int main(void)
+{
+    if (system(PYTHON " -c 'import ctypes' 2>/dev/null") != 0) {
+        (void)puts("skipped: " PYTHON " with ctypes is missing (Debian: python3)");
+        return MF_CHECK_SKIPPED;
+    }
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 180, .teardown = stop_farm});
+}
