@@ -57,10 +57,17 @@ static double w1_rows(const struct mf_shape *shape)
     return (shape->use_g1u1 ? 2.0 : 1.0) * shape->inter_dim;
 }
 
+double mf_layer_expert_elements(const struct mf_shape *shape, mf_ops ops)
+{
+    double rows = (ops & MF_OP_BIT(MF_OP_GEMM1) ? w1_rows(shape) : 0) +
+                  (ops & MF_OP_BIT(MF_OP_GEMM2) ? shape->inter_dim : 0);
+    return rows * shape->model_dim;
+}
+
 double mf_layer_flops(const struct mf_shape *shape)
 {
     double rows = (double)shape->token * shape->topk * mf_shape_local_fraction(shape);
-    return 2 * rows * shape->model_dim * w1_rows(shape) + 2 * rows * shape->model_dim * shape->inter_dim;
+    return 2 * rows * mf_layer_expert_elements(shape, MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_GEMM2));
 }
 
 static double blocks(double n, double size)

@@ -38,6 +38,8 @@ void mf_ops_print(mf_ops ops, char buf[MF_OPS_TEXT_MAX]);
 /* -EINVAL for an unknown or repeated op. */
 int mf_ops_parse(const char *text, mf_ops *ret);
 
+/* Returns the number of elements of one expert's weights that the GEMMs in `ops` read. */
+double mf_layer_expert_elements(const struct mf_shape *shape, mf_ops ops);
 /* Returns the FLOPs of the whole layer by AITER's formula: 2·T·k·H·N + 2·T·k·H·I, where N is 2I with use_g1u1
  * and I without. With expert parallelism, the sum is multiplied by the fraction of local experts. */
 double mf_layer_flops(const struct mf_shape *shape);

@@ -200,7 +200,7 @@ static int end_probe(struct mf_farm *f, struct mf_lease *l, const char *reason)
 static int handle_step(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l,
                        struct mf_lease_item *item, struct mf_result_message *m, const cJSON *json)
 {
-    mf_result_judge(m, item->flops, item->bytes, &slot->ceilings);
+    mf_result_judge(m, &item->work, &slot->ceilings);
     bool died = m->status == MF_STATUS_CRASH || m->status == MF_STATUS_HANG;
     struct mf_result_note note = {.died = died ? mf_status_name(m->status) : NULL};
     int64_t retry = 0;
@@ -285,7 +285,7 @@ static bool is_implausible(const struct mf_slot *slot, struct mf_lease *l, const
     if (!item || mf_json_double(outcome, "us", &m->us) < 0)
         return false;
     m->status = MF_STATUS_OK;
-    mf_result_judge(m, item->flops, item->bytes, &slot->ceilings);
+    mf_result_judge(m, &item->work, &slot->ceilings);
     if (m->status == MF_STATUS_OK)
         return false;
     item->status = m->status;
@@ -316,7 +316,7 @@ static int handle_race(struct mf_farm *f, struct mf_slot *slot, struct mf_lease 
             return refuse(ret_why, "pipeline: this attempt has sent its result already");
         if (item->seq)
             return acknowledge_duplicate(f, slot, m);
-        mf_result_judge(m, item->flops, item->bytes, &slot->ceilings);
+        mf_result_judge(m, &item->work, &slot->ceilings);
     } else if (!m->last) {
         return refuse(ret_why, "race: expected a pipeline, or last");
     } else {

@@ -16,6 +16,11 @@
 #define THREAD_GFLOPS 10240.0
 #define THREAD_GBS    320.0
 
+/* How many products of narrow types replace a product of the types whose peaks a CPU measures: VNNI
+ * instructions multiply 4 values of 8 bits in place of one float. A tensor core multiplies 2 values of 8 bits
+ * or 4 of 4 bits in place of one of 16 bits. */
+#define CPU_PRODUCTS 4.0
+
 static const struct {
     const char *key;
     int type;
@@ -111,10 +116,32 @@ static int check_ceilings(const cJSON *device, const struct mf_ceilings *c, cons
                  : check_ceiling("mem_read_gbs", "GB/s", c->mem_read_gbs, limits->gbs, limits->source, why);
 }
 
+/* CPUs with AMX, whose peak is not measured. */
+static bool has_amx(const struct mf_device_class *class)
+{
+    return strstr(class->gfx, "rapids") != NULL;
+}
+
+static double dtype_gflops(const struct mf_ceilings *c, const struct mf_device_class *class,
+                           const struct mf_device_peak *known, double bf16, enum mf_dtype dtype)
+{
+    int bits = mf_dtype_bits(dtype);
+    double products = 16.0 / bits;
+    if (c->cpu_threads && c->peak_gflops > 0) {
+        double amx = has_amx(class) ? THREAD_GFLOPS * c->cpu_threads : 0;
+        return fmax(c->peak_gflops * (bits < 16 ? CPU_PRODUCTS : 1), bits < 16 ? amx : amx / 2);
+    }
+    if (!known)
+        return c->peak_gflops * products;
+    double published = 1e3 * mf_device_peak_tflops(known, dtype);
+    return fmax(published * fmax(1, bf16 / (1e3 * known->tf_16)), bits < 16 ? c->peak_gflops : 0);
+}
+
 int mf_device_claim_read(const cJSON *device, const struct mf_device_class *class, bool simulated,
                          struct mf_ceilings *ret, char why[MF_REASON_MAX])
 {
     const cJSON *peak;
+    double bf16 = 0;
     struct mf_ceilings c = {.cpu_threads = mf_device_class_is_cpu(class) ? class->cu_num : 0};
     int r = check_types(device, why);
     if (r < 0)
@@ -124,6 +151,10 @@ int mf_device_claim_read(const cJSON *device, const struct mf_device_class *clas
     (void)mf_json_double(device, "mem_read_gbs", &c.mem_read_gbs);
     (void)mf_json_double(device, "llc", &c.llc_bytes);
     (void)mf_json_double(device, "gap_us", &c.gap_us);
+    const struct mf_device_peak *known = simulated ? NULL : mf_device_peak_find(class);
+    (void)mf_json_double(mf_json_object(device, "peak_gflops"), "bf16", &bf16);
+    for (int i = 0; i < MF_DTYPE_N_; i++)
+        c.dtype_gflops[i] = dtype_gflops(&c, class, known, bf16, (enum mf_dtype)i);
     struct limits limits = c.cpu_threads ? limits_of_cpu(c.cpu_threads) : limits_of_gpu(class);
     if (!simulated && limits.cache_bytes > 0)
         c.llc_bytes = fmin(c.llc_bytes, limits.cache_bytes);

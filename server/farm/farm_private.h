@@ -5,6 +5,7 @@
 #include "common/base/log.h"
 #include "common/moe/pipeline_search.h"
 #include "server/choose/forecast.h"
+#include "server/choose/least_time.h"
 #include "server/choose/race.h"
 #include "server/farm/farm.h"
 #include "server/farm/slot.h"
@@ -79,7 +80,7 @@ struct mf_lease_item {
     int group;      /* pipelines only: index of the pipeline's layout among the raced layouts */
     int64_t kernel; /* steps only */
     mf_ops covers;
-    double flops, bytes;
+    struct mf_work work;
     double forecast_us; /* pipelines only */
     int64_t seq;        /* sequence number of the item's result; 0: no result yet */
     enum mf_status status;

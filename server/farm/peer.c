@@ -131,6 +131,8 @@ static int raise_ceilings(struct mf_farm *f, struct mf_slot *slot, const cJSON *
         return 1;
     slot->ceilings.peak_gflops = fmax(slot->ceilings.peak_gflops, now.peak_gflops);
     slot->ceilings.mem_read_gbs = fmax(slot->ceilings.mem_read_gbs, now.mem_read_gbs);
+    for (int i = 0; i < MF_DTYPE_N_; i++)
+        slot->ceilings.dtype_gflops[i] = fmax(slot->ceilings.dtype_gflops[i], now.dtype_gflops[i]);
     _cleanup_(mf_freep) char *body = mf_json_print(device);
     if (!body)
         return -ENOMEM;

@@ -2,6 +2,7 @@
 
 #include "common/base/buf.h"
 #include "common/base/json.h"
+#include "common/base/log.h"
 #include "common/base/text.h"
 #include "common/net/wire_bounds.h"
 
@@ -11,10 +12,6 @@
 #include <string.h>
 
 #define ID_MAX (INT64_C(1) << 53)
-/* tolerance for clock errors and for peaks measured on a busy machine */
-#define PEAK_SLACK 1.1
-/* a result is checked against the memory bandwidth only if it moves more than this many L2 cache sizes */
-#define CACHES_EXCEEDED 4.0
 
 static int refuse(const char **ret_why, const char *why)
 {
@@ -138,34 +135,26 @@ int mf_result_read(const cJSON *json, struct mf_result_message *ret, const char 
     return r < 0 ? r : read_enumeration(json, ret, ret_why);
 }
 
-void mf_result_judge(struct mf_result_message *m, double flops, double bytes,
+void mf_result_judge(struct mf_result_message *m, const struct mf_work *work,
                      const struct mf_ceilings *ceilings)
 {
+    char why[MF_REASON_MAX];
     if (m->status != MF_STATUS_OK && m->status != MF_STATUS_SLOW)
         return;
-    double us = m->us;
-    if (!(us >= MF_TIME_US_MIN)) {
-        if (isnan(us))
-            mf_format(m->reason, sizeof(m->reason), "status %s without a time", mf_status_name(m->status));
-        else
-            mf_format(m->reason, sizeof(m->reason), "status %s with a time of %g us; expected at least %g us",
-                      mf_status_name(m->status), us, MF_TIME_US_MIN);
-        m->status = MF_STATUS_IMPLAUSIBLE;
+    const char *status = mf_status_name(m->status);
+    double least = mf_least_us(work, ceilings, why);
+    log_debug("unit %" PRId64 ", item %" PRId64
+              ": %.4g us, %.3g times the least plausible time of %.4g us (%s)",
+              m->unit, m->step ? m->step : m->pipeline, m->us, m->us / least, least, why);
+    if (m->us >= least)
         return;
-    }
-    double gflops = flops / (us * 1e3), gbs = bytes / (us * 1e3);
-    if (ceilings->peak_gflops > 0 && gflops > ceilings->peak_gflops * PEAK_SLACK) {
+    if (isnan(m->us))
+        mf_format(m->reason, sizeof(m->reason), "status %s without a time", status);
+    else
         mf_format(m->reason, sizeof(m->reason),
-                  "%.4g us for %.4g GFLOP is %.4g GFLOP/s, above the device's peak of %.4g GFLOP/s", us,
-                  flops * 1e-9, gflops, ceilings->peak_gflops);
-        m->status = MF_STATUS_IMPLAUSIBLE;
-    } else if (ceilings->mem_read_gbs > 0 && bytes > CACHES_EXCEEDED * ceilings->llc_bytes &&
-               gbs > ceilings->mem_read_gbs * PEAK_SLACK) {
-        mf_format(m->reason, sizeof(m->reason),
-                  "%.4g us for %.4g MB is %.4g GB/s, above the device's memory bandwidth of %.4g GB/s", us,
-                  bytes * 1e-6, gbs, ceilings->mem_read_gbs);
-        m->status = MF_STATUS_IMPLAUSIBLE;
-    }
+                  "status %s with a time of %.4g us; expected at least %.4g us: %.300s", status, m->us, least,
+                  why);
+    m->status = MF_STATUS_IMPLAUSIBLE;
 }
 
 static void add_separator(struct mf_buf *b)

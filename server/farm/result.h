@@ -9,6 +9,7 @@
 
 #include "common/moe/routing.h"
 #include "common/moe/status.h"
+#include "server/choose/least_time.h"
 #include "server/farm/slot.h"
 
 #define MF_SAMPLES_KEEP_MAX 4096
@@ -43,9 +44,9 @@ int mf_result_read_key(const cJSON *json, struct mf_result_message *ret, const c
  * and the reason in *ret_why (static text). */
 int mf_result_read(const cJSON *json, struct mf_result_message *ret, const char **ret_why);
 
-/* If the device cannot be as fast as the measured time, changes the status from ok or slow to implausible,
- * and puts the numbers into the reason. */
-void mf_result_judge(struct mf_result_message *m, double flops, double bytes,
+/* If the measured time is less than the device needs for the work (least_time.h), changes the status from ok
+ * or slow to implausible, and puts the numbers into the reason. */
+void mf_result_judge(struct mf_result_message *m, const struct mf_work *work,
                      const struct mf_ceilings *ceilings);
 
 /* Facts that the farm adds to a result. NULL or false: the fact does not apply. */

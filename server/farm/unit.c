@@ -215,8 +215,19 @@ static int lease_new(struct mf_farm *f, const struct mf_unit_row *row, struct mf
     return 0;
 }
 
-/* Appends the step's object with the farm's id, and adds its flops and bytes to the item. */
-static int add_step(struct mf_farm *f, struct mf_lease_item *item, int64_t step, struct mf_buf *out)
+/* Adds the work of a step, for the routing of the unit. */
+static void add_work(const struct mf_lease *l, mf_ops covers, struct mf_work *to)
+{
+    struct mf_routing of_unit;
+    const struct mf_routing *routing = &l->task->batch->options.routing;
+    if (l->routing && mf_routing_parse(l->routing, &of_unit) == 0)
+        routing = &of_unit;
+    mf_work_add(to, &l->task->shape, routing, covers);
+}
+
+/* Appends the step's object with the farm's id, and adds its work to the item. */
+static int add_step(struct mf_farm *f, const struct mf_lease *l, struct mf_lease_item *item, int64_t step,
+                    struct mf_buf *out)
 {
     struct mf_step_row row;
     _cleanup_(mf_freep) char *body = NULL;
@@ -225,8 +236,7 @@ static int add_step(struct mf_farm *f, struct mf_lease_item *item, int64_t step,
         return r;
     item->kernel = row.kernel;
     item->covers = row.covers;
-    item->flops += row.flops;
-    item->bytes += row.bytes;
+    add_work(l, row.covers, &item->work);
     if (!out)
         return 0;
     (void)mf_buf_addf(out, "{\"id\":%" PRId64 ",", step);
@@ -276,7 +286,7 @@ static int add_steps(struct mf_farm *f, struct mf_lease *l, struct mf_buf *out)
         size_t before = out->len;
         if (!decided && n > 0)
             (void)mf_buf_adds(out, ",");
-        r = add_step(f, &item, item.id, decided ? NULL : out);
+        r = add_step(f, l, &item, item.id, decided ? NULL : out);
         if (r == 0 && !decided)
             r = leave_out(f, l, &item);
         if (r < 0)
@@ -294,8 +304,8 @@ static int add_steps(struct mf_farm *f, struct mf_lease *l, struct mf_buf *out)
 
 /* Appends the pipeline of a race and fills in the item. layouts: the layouts that race; NULL: all pipelines
  * are in one group. */
-static int add_pipeline(struct mf_farm *f, struct mf_lease_item *item, const cJSON *layouts,
-                        struct mf_buf *out)
+static int add_pipeline(struct mf_farm *f, const struct mf_lease *l, struct mf_lease_item *item,
+                        const cJSON *layouts, struct mf_buf *out)
 {
     struct mf_pipeline p;
     const cJSON *id, *layout;
@@ -323,7 +333,7 @@ static int add_pipeline(struct mf_farm *f, struct mf_lease_item *item, const cJS
     cJSON_ArrayForEach (id, steps) {
         if (out && !first)
             (void)mf_buf_adds(out, ",");
-        r = add_step(f, item, (int64_t)id->valuedouble, out);
+        r = add_step(f, l, item, (int64_t)id->valuedouble, out);
         if (r < 0)
             return r;
         first = false;
@@ -371,7 +381,7 @@ static int add_race(struct mf_farm *f, struct mf_lease *l, const char *body, str
     for (size_t i = 0; r == 0 && i < l->n; i++) {
         if (out && i > 0)
             (void)mf_buf_adds(out, ",");
-        r = add_pipeline(f, &l->items[i], mf_json_array(json, "layouts"), out);
+        r = add_pipeline(f, l, &l->items[i], mf_json_array(json, "layouts"), out);
     }
     if (r < 0 || !out)
         return r;
@@ -696,7 +706,7 @@ int mf_lease_hold(struct mf_farm *f, int64_t unit, struct mf_lease **ret)
     if (r == 0)
         r = lease_new(f, &row, &l);
     for (size_t i = 0; r == 0 && i < l->n; i++)
-        r = add_step(f, &l->items[i], l->items[i].id, NULL);
+        r = add_step(f, l, &l->items[i], l->items[i].id, NULL);
     if (r == 0)
         r = mf_map_put(&f->leases, (uint64_t)unit, l);
     if (r < 0) {
@@ -791,7 +801,7 @@ static int reload_lease(struct mf_farm *f, int64_t unit)
     if (r == 0 && is_race(l->kind))
         r = build_message(f, l, body, NULL);
     for (size_t i = 0; r == 0 && l->kind == MF_UNIT_PROBE && i < l->n; i++)
-        r = add_step(f, &l->items[i], l->items[i].id, NULL);
+        r = add_step(f, l, &l->items[i], l->items[i].id, NULL);
     if (r == 0)
         limit_lease(f, l);
     if (r == 0)

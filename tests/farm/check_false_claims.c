@@ -7,6 +7,7 @@
 #include "common/base/json.h"
 #include "support/farm/fake_farm.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- devices ---- */
@@ -42,7 +43,7 @@ MF_TEST(refuses_false_devices, .rows = MF_ARRAY_LEN(device_claims))
                                       device_claims[_i].device),
                      0);
     fake_farm_expect_refusal(&other, device_claims[_i].reason);
-    ck_assert_double_eq(fake_farm_number(&f, "SELECT device ->> '$.mem_read_gbs' FROM worker"), 100);
+    ck_assert_double_eq(fake_farm_number(&f, "SELECT device ->> '$.mem_read_gbs' FROM worker"), 8000);
     fake_worker_close(&w);
     fake_worker_close(&other);
     fake_farm_stop(&f);
@@ -132,6 +133,90 @@ MF_TEST(raised_ceilings_need_a_majority, .rows = MF_ARRAY_LEN(raised))
     fake_farm_expect_quarantine(&f, "hostile", raised[_i].reason);
     for (int i = 0; i < 3; i++)
         fake_worker_close(&w[i]);
+    fake_farm_stop(&f);
+}
+
+/* ---- times ---- */
+
+static double one_us(const struct fake_worker *w, const char *name)
+{
+    (void)w;
+    (void)name;
+    return 1;
+}
+
+static double time_10ns(const struct fake_worker *w, const char *name)
+{
+    (void)w;
+    (void)name;
+    return 0.01;
+}
+
+/* us: of every step. The worker says that its steps have no FLOPs and no bytes. The shape has 1 token and 8
+ * active experts: GEMM2 has 3.1 MFLOP and reads 3.1 MB of weights. */
+static const struct {
+    double (*us)(const struct fake_worker *w, const char *name);
+    const char *class;
+    double peak_gflops, mem_read_gbs;
+} impossible[] = {
+    {time_10ns, "gfx942/304", 1.5e6, 8000}, /* shorter than any launch */
+    {one_us, "gfx999/8", 1000, 8000},       /* 3,100 GFLOP/s */
+    {one_us, "gfx942/304", 1.5e6, 100},     /* 3,100 GB/s, which no cache has */
+    {time_10ns, "cpu-x/9999", 1e6, 1000},   /* 310,000 GB/s */
+};
+
+/* An impossible time decides no step with a GEMM, whatever costs the worker reported for its steps. */
+MF_TEST(impossible_times_are_implausible, .rows = MF_ARRAY_LEN(impossible))
+{
+    struct fake_farm f;
+    struct fake_worker w;
+    fake_farm_start(&f);
+    ck_assert_int_eq(fake_worker_open(&w, f.zmq, f.process.hub, "w"), 0);
+    w.real = true;
+    w.class = impossible[_i].class;
+    w.us = impossible[_i].us;
+    w.peak_gflops = impossible[_i].peak_gflops;
+    w.mem_read_gbs = impossible[_i].mem_read_gbs;
+    w.flops = w.bytes = 0;
+    ck_assert_int_eq(fake_worker_greet(&w, "[]", FAKE_FARM_LIMIT_MS), 0);
+    fake_farm_finish(&f, &w, fake_farm_submit(&f, 1, ""));
+    ck_assert_double_eq(fake_farm_number(&f, "SELECT count(r.us) FROM result r JOIN step s ON s.id = r.step"
+                                             " WHERE r.status = 'ok' AND s.covers LIKE '%gemm%'"),
+                        0);
+    ck_assert_double_gt(fake_farm_number(&f, "SELECT count(*) FROM result WHERE status = 'implausible'"), 0);
+    ck_assert_double_eq(fake_farm_number(&f, "SELECT count(*) FROM config"), 0);
+    fake_worker_close(&w);
+    fake_farm_stop(&f);
+}
+
+static const struct {
+    const char *routing;
+    double n_configs;
+} routings[] = {
+    {"uniform", 0},  /* at least 100 experts, of which GEMM1 reads 78 MB */
+    {"balanced", 0}, /* all 128 experts */
+    {"zipf:4", 1},   /* perhaps only 8 experts, of which GEMM1 reads 6 MB */
+    {"router:softmax", 1},
+};
+
+/* A time that is impossible for 64 tokens with uniform routing is possible if all tokens take the same
+ * experts. The caches of the device read at most 20,000 GB/s. */
+MF_TEST(fewer_experts_take_less_time, .rows = MF_ARRAY_LEN(routings))
+{
+    struct fake_farm f;
+    struct fake_worker w;
+    char query[64];
+    fake_farm_start(&f);
+    join_real(&f, &w, "w", "gfx999/8");
+    w.us = one_us;
+    ck_assert_int_eq(fake_worker_greet(&w, "[]", FAKE_FARM_LIMIT_MS), 0);
+    (void)snprintf(query, sizeof(query), "&routing=%s", routings[_i].routing);
+    fake_farm_finish(&f, &w, fake_farm_submit(&f, 7, query));
+    ck_assert_double_eq(
+        fake_farm_number(&f, "SELECT count(*) FROM config c JOIN task t ON t.id = c.task JOIN shape s"
+                             " ON s.id = t.shape WHERE s.token = 64"),
+        routings[_i].n_configs);
+    fake_worker_close(&w);
     fake_farm_stop(&f);
 }
 

@@ -288,7 +288,7 @@ static double fast_steps(const struct fake_worker *w, const char *name)
 {
     (void)w;
     (void)name;
-    return 1; /* at the device's peak */
+    return 1;
 }
 
 /* The best times of a UNIT let a worker drop slow steps early. False times of another worker are not in them.
@@ -498,7 +498,7 @@ static const struct {
     const char *members, *race_us;
 } lies[] = {
     {NULL, "1e-6"},                       /* shorter than any kernel */
-    {NULL, "0.002"},                      /* above the device's peak */
+    {NULL, "0.002"},                      /* shorter than any GEMM */
     {"\"us\":0.5,\"verified\":0", "0.5"}, /* never verified */
     {"\"us\":0.5,\"verified\":1", "0.5"},
     {"\"us\":0.002,\"verified\":2", "0.002"},

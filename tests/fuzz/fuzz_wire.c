@@ -88,8 +88,9 @@ static void try_result(const cJSON *json)
         MF_MUST(is_time((double)m.samples[i]));
     MF_MUST(m.unit > 0 && m.attempt > 0 && m.seq > 0 && m.n_samples <= MF_SAMPLES_KEEP_MAX);
     MF_MUST(strlen(m.reason) < sizeof(m.reason));
-    mf_result_judge(&m, 0, 1e9, &(struct mf_ceilings){.mem_read_gbs = 1e3});
-    mf_result_judge(&m, 1e12, 1e9, &(struct mf_ceilings){.peak_gflops = 1e5, .mem_read_gbs = 1e3});
+    mf_result_judge(&m, &(struct mf_work){.token_bytes = 1e9}, &(struct mf_ceilings){.mem_read_gbs = 1e3});
+    mf_result_judge(&m, &(struct mf_work){.gemm = true, .flops = 1e12, .weight_bytes = 1e9},
+                    &(struct mf_ceilings){.dtype_gflops = {1e5}, .mem_read_gbs = 1e3});
     MF_MUST(m.status != MF_STATUS_OK || m.us >= MF_TIME_US_MIN);
     if (mf_result_extra(json, &(struct mf_result_note){.died = "crash"}, &extra) == 0 && extra) {
         _cleanup_(cJSON_Deletep) cJSON *again = mf_json_parse(extra, strlen(extra), MF_RESULT_EXTRA_MAX);

@@ -38,8 +38,8 @@ int fake_worker_open_keys(struct fake_worker *w, void *zmq, int port, const char
                               .revision = "r1",
                               .model = "m",
                               .gap_us = 0.5,
-                              .peak_gflops = 1000,
-                              .mem_read_gbs = 100};
+                              .flops = 1e6,
+                              .bytes = 1e5};
     mf_format(w->name, sizeof(w->name), "%s", name);
     mf_format(w->instance, sizeof(w->instance), "i%" PRIu64, mf_now_ns());
     mf_format(endpoint, sizeof(endpoint), "tcp://127.0.0.1:%d", port);
@@ -85,16 +85,22 @@ int fake_worker_send(struct fake_worker *w, enum mf_message type, const char *fo
 
 int fake_worker_hello(struct fake_worker *w, const char *running)
 {
+    /* A simulated device is fast enough for every time, because times do not depend on the shape */
+    const struct {
+        double peak_gflops, mem_read_gbs;
+    } initial = {w->real ? 1.5e6 : 1e8, w->real ? 8000 : 1e6};
     return fake_worker_send(
         w, MF_MESSAGE_HELLO,
         "{\"worker\":\"%s\",\"instance\":\"%s\",\"host\":\"h\",\"pid\":1,\"version\":"
         "\"0\",\"class\":\"%s\","
         "\"model\":\"%s\","
         "\"device\":{\"class\":\"%s\",\"model\":\"%s\",\"gap_us\":%.9g,\"peak_gflops\":{\"bf16\":%g},\"mem_"
-        "read_gbs\":%g,\"llc\":1000000},\"revision\":\"%s\",\"families\":{\"fake\":\"%s\"},"
+        "read_gbs\":%g,\"llc\":256000000},\"revision\":\"%s\",\"families\":{\"fake\":\"%s\"},"
         "\"simulated\":%s,\"running\":%s}",
-        w->name, w->instance, w->class, w->model, w->class, w->model, w->gap_us, w->peak_gflops,
-        w->mem_read_gbs, w->revision, w->revision, w->real ? "false" : "true", running);
+        w->name, w->instance, w->class, w->model, w->class, w->model, w->gap_us,
+        w->peak_gflops > 0 ? w->peak_gflops : initial.peak_gflops,
+        w->mem_read_gbs > 0 ? w->mem_read_gbs : initial.mem_read_gbs, w->revision, w->revision,
+        w->real ? "false" : "true", running);
 }
 
 int fake_worker_recv(struct fake_worker *w, int timeout_ms, enum mf_message *ret_type, cJSON **ret)
@@ -173,15 +179,15 @@ double fake_us(const char *name)
     return 10 + (double)(mf_hash64(name, strlen(name), MF_HASH_SEED) % 1000) / 10;
 }
 
-static void add_step(struct mf_buf *b, const char *name, const char *stage, const char *covers, int block_m,
-                     const char *needs, const char *gives)
+static void add_step(const struct fake_worker *w, struct mf_buf *b, const char *name, const char *stage,
+                     const char *covers, int block_m, const char *needs, const char *gives)
 {
     (void)mf_buf_addf(
         b,
         "%s{\"name\":\"%s\",\"family\":\"fake\",\"stage\":\"%s\",\"covers\":\"%s\",\"block_m\":%d,\"ksplit\":"
         "0,"
-        "\"needs\":[%s],\"gives\":[%s],\"workspace\":0,\"flops\":1e6,\"bytes\":1e5,\"reorder_tolerance\":0}",
-        b->len ? "," : "", name, stage, covers, block_m, needs, gives);
+        "\"needs\":[%s],\"gives\":[%s],\"workspace\":0,\"flops\":%g,\"bytes\":%g,\"reorder_tolerance\":0}",
+        b->len ? "," : "", name, stage, covers, block_m, needs, gives, w->flops, w->bytes);
 }
 
 static void add_steps(struct fake_worker *w, struct mf_buf *b)
@@ -191,7 +197,7 @@ static void add_steps(struct fake_worker *w, struct mf_buf *b)
     for (int block_m = 16; block_m <= 32; block_m *= 2) {
         mf_format(name, sizeof(name), "sort_m%d", block_m);
         mf_format(gives, sizeof(gives), "\"sorted/index/none/sorted.%d\"", block_m);
-        add_step(b, name, "move", "sort", block_m, "\"topk/index/none/token\"", gives);
+        add_step(w, b, name, "move", "sort", block_m, "\"topk/index/none/token\"", gives);
         for (int i = 0; i < w->n_variants; i++) {
             mf_format(name, sizeof(name), "one_m%d_%d", block_m, i);
             mf_format(needs, sizeof(needs),
@@ -199,12 +205,12 @@ static void add_steps(struct fake_worker *w, struct mf_buf *b)
                       layouts[i % 2]);
             mf_format(gives, sizeof(gives), "\"h/bf16/none/sorted.%d\"", block_m);
             name[0] = 's';
-            add_step(b, name, "stage1", "gather+gemm1+act", block_m, needs, gives);
+            add_step(w, b, name, "stage1", "gather+gemm1+act", block_m, needs, gives);
             name[0] = 't';
             mf_format(needs, sizeof(needs),
                       "\"sorted/index/none/sorted.%d\",\"h/bf16/none/sorted.%d\",\"w2/bf16/none/%s\"",
                       block_m, block_m, layouts[i % 2]);
-            add_step(b, name, "stage2", "gemm2+weight+combine", block_m, needs, "\"y/bf16/none/token\"");
+            add_step(w, b, name, "stage2", "gemm2+weight+combine", block_m, needs, "\"y/bf16/none/token\"");
         }
     }
 }

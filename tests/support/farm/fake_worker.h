@@ -22,8 +22,10 @@ struct fake_worker {
     const char *revision; /* for example "r1" */
     const char *model;    /* for example "m" */
     bool real;            /* true: HELLO says that the device is not simulated */
-    /* in HELLO (default: 0.5, 1000 and 100) */
-    double gap_us, peak_gflops, mem_read_gbs;
+    double gap_us;        /* launch gap in HELLO (default: 0.5) */
+    /* in HELLO; 0: of a GPU, if `real`; otherwise those of a device that is a hundred times as fast */
+    double peak_gflops, mem_read_gbs;
+    double flops, bytes; /* of each step that it lists (default: 1e6 and 1e5) */
     /* simulated time of a step, in us; NULL: fake_us */
     double (*us)(const struct fake_worker *w, const char *name);
     /* Ratio of a pipeline's time in a race to the sum of its steps' times; NULL: 1.01 for all pipelines. */

@@ -117,40 +117,31 @@ MF_TEST(accepted_results_fit)
     ck_assert_str_eq(why, "fresh: expected at most 4096 numbers");
 }
 
-/* A device with 1000 GFLOP/s, 100 GB/s and an L2 cache of 1 MB. */
-static const struct mf_ceilings ceilings = {.peak_gflops = 1000, .mem_read_gbs = 100, .llc_bytes = 1e6};
-
 static const struct {
     enum mf_status status;
-    double us, flops, bytes;
-    enum mf_status judged;
+    double us;
+    const char *reason; /* NULL: plausible */
 } judged[] = {
-    {MF_STATUS_OK, 10, 1e6, 1e5, MF_STATUS_OK},
-    {MF_STATUS_OK, 0, 1e6, 1e5, MF_STATUS_IMPLAUSIBLE},
-    {MF_STATUS_OK, -1, 1e6, 1e5, MF_STATUS_IMPLAUSIBLE},
-    {MF_STATUS_SLOW, (double)NAN, 1e6, 1e5, MF_STATUS_IMPLAUSIBLE},
-    {MF_STATUS_OK, 9e-4, 0, 0, MF_STATUS_IMPLAUSIBLE}, /* no kernel takes less than 1 ns */
-    {MF_STATUS_OK, 1e-320, 0, 0, MF_STATUS_IMPLAUSIBLE},
-    /* up to 10 % above the peak counts as measurement error */
-    {MF_STATUS_OK, 1, 1.05e6, 0, MF_STATUS_OK},
-    {MF_STATUS_OK, 1, 1.2e6, 0, MF_STATUS_IMPLAUSIBLE}, /* 1,200 GFLOP/s */
-    {MF_STATUS_OK, 10, 0, 3.9e6, MF_STATUS_OK},         /* 390 GB/s, but the L2 cache may contain the data */
-    {MF_STATUS_OK, 10, 0, 4.1e6, MF_STATUS_IMPLAUSIBLE},
-    {MF_STATUS_OK, 40, 0, 4.1e6, MF_STATUS_OK},
-    {MF_STATUS_WRONG, 0, 1e6, 1e5, MF_STATUS_WRONG}, /* the step has already failed for another reason */
-    {MF_STATUS_CRASH, (double)NAN, 1e6, 1e5, MF_STATUS_CRASH},
+    {MF_STATUS_OK, 10, NULL},
+    {MF_STATUS_SLOW, 10, NULL},
+    {MF_STATUS_OK, 0.9, "status ok with a time of 0.9 us; expected at least 0.9091 us: 0.001 GFLOP at the"},
+    {MF_STATUS_OK, 0, "status ok with a time of 0 us"},
+    {MF_STATUS_SLOW, -1, "status slow with a time of -1 us"},
+    {MF_STATUS_OK, 1e-320, "status ok with a time of 1e-320 us"},
+    {MF_STATUS_SLOW, (double)NAN, "status slow without a time"},
+    {MF_STATUS_WRONG, 0, NULL}, /* the step has already failed for another reason */
+    {MF_STATUS_CRASH, (double)NAN, NULL},
 };
 
 MF_TEST(implausible_times, .rows = MF_ARRAY_LEN(judged))
 {
+    const struct mf_ceilings ceilings = {.dtype_gflops = {[MF_DTYPE_BF16] = 1000}};
     m = (struct mf_result_message){.status = judged[_i].status, .us = judged[_i].us, .reason = "its own"};
-    mf_result_judge(&m, judged[_i].flops, judged[_i].bytes, &ceilings);
-    ck_assert_str_eq(mf_status_name(m.status), mf_status_name(judged[_i].judged));
-    ck_assert(m.status == judged[_i].status || strcmp(m.reason, "its own") != 0);
-    /* if the ceilings of the device are unknown, every time above zero is accepted */
-    m = (struct mf_result_message){.status = MF_STATUS_OK, .us = 1e-3};
-    mf_result_judge(&m, 1e12, 1e12, &(struct mf_ceilings){0});
-    ck_assert_int_eq(m.status, MF_STATUS_OK);
+    mf_result_judge(&m, &(struct mf_work){.gemm = true, .flops = 1e6}, &ceilings);
+    const char *expected = judged[_i].reason ? judged[_i].reason : "its own";
+    enum mf_status status = judged[_i].reason ? MF_STATUS_IMPLAUSIBLE : judged[_i].status;
+    ck_assert_str_eq(mf_status_name(m.status), mf_status_name(status));
+    ck_assert_msg(strncmp(m.reason, expected, strlen(expected)) == 0, "%s", m.reason);
 }
 
 MF_TEST(extra_is_json)
