@@ -245,6 +245,7 @@ PREPARE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.
                            ctypes.POINTER(ctypes.c_size_t), *_TEXT)
 LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_size_t, *_TEXT)
 RELEASE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.c_int64, *_TEXT)
+FINISH = LAUNCH
 CLOSE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, *_TEXT)
 PRECOMPILE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.c_char_p, ctypes.c_char_p, *_TEXT)
 
@@ -252,24 +253,29 @@ PRECOMPILE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.c_char_p, cty
 class Callbacks(ctypes.Structure):
     """struct moefarm_runner_callbacks"""
 
-    _fields_ = [("open", OPEN), ("prepare", PREPARE), ("launch", LAUNCH), ("release", RELEASE),
-                ("close", CLOSE), ("precompile", PRECOMPILE)]
+    _fields_ = [("open", OPEN), ("prepare", PREPARE), ("launch", LAUNCH), ("finish", FINISH),
+                ("release", RELEASE), ("close", CLOSE), ("precompile", PRECOMPILE)]
 
 
-def guarded(function: Callable[..., None]) -> Callable[..., int]:
-    """Makes a callback of C: an exception becomes a negative errno and a reason."""
+def write_text(text: str, to: int, capacity: int) -> None:
+    data = text.encode(errors="replace")[:capacity - 1]
+    ctypes.memmove(to, data + b"\0", len(data) + 1)
+
+
+def guarded(function: Callable[..., Optional[str]]) -> Callable[..., int]:
+    """Makes a callback of C: an exception becomes a negative errno and a reason. The result of `function` is
+    the reason of a call that succeeds."""
 
     def call(*arguments: Any) -> int:
         *values, why, capacity = arguments
         try:
-            function(*values)
+            write_text(function(*values) or "", why, capacity)
             return 0
         except SystemExit as error:
             print(f"{function.__name__}: sys.exit({error.code!r})", file=sys.stderr, flush=True)
             os._exit(error.code if isinstance(error.code, int) else 1)
         except BaseException as error:
-            text = reason_of(error).encode(errors="replace")[:capacity - 1]
-            ctypes.memmove(why, text + b"\0", len(text) + 1)
+            write_text(reason_of(error), why, capacity)
             return -ENOMEM if is_out_of_memory(error) else -ENOTSUP
 
     return call
@@ -304,17 +310,22 @@ class Runner:
         self.kernels[self.last_kernel] = opened
         ret[0] = self.last_kernel
 
-    def prepare(self, kernel: int, arguments: int, tensors: bytes, stream: int, ret_graph: Any) -> None:
+    def prepare(self, kernel: int, arguments: int, tensors: bytes, stream: int, ret_graph: Any) -> str:
         from moefarm.family import tensor_device
         from moefarm.tensor import Tensor
         device = tensor_device(self.device)
         named = {t["name"]: Tensor(t["name"], t["shape"], t["dtype"], t["pointer"], device, t["writable"])
                  for t in json.loads(tensors)}
         ret_graph[0] = self.kernels[kernel].prepare(arguments, named, stream)
+        return self.kernels[kernel].kernel.not_captured
 
     def launch(self, kernel: int, arguments: int, stream: int) -> None:
         opened = self.kernels[kernel]
         opened.kernel.launch(opened.arguments[arguments], stream)
+
+    def finish(self, kernel: int, arguments: int, stream: int) -> None:
+        opened = self.kernels[kernel]
+        opened.kernel.finish(opened.arguments[arguments], stream)
 
     def release(self, kernel: int, arguments: int) -> None:
         self.kernels[kernel].arguments.pop(arguments, None)

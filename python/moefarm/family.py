@@ -163,6 +163,8 @@ class Kernel(abc.ABC):
     """A candidate that is ready to launch."""
 
     weights: Any = None  # what Family.convert_weights returned
+    # GPU: why launches cannot be captured. They are then timed one by one (mode `eager`) and not ranked.
+    not_captured: str = ""
 
     @abc.abstractmethod
     def launch(self, tensors: Mapping[str, Tensor], stream: int) -> None:
@@ -172,10 +174,13 @@ class Kernel(abc.ABC):
         function returns when the outputs are written."""
 
     def prepare(self, tensors: Mapping[str, Tensor], stream: int) -> int:
-        """Does the one-time work for these tensors, untimed. On a GPU, may capture the launch and return the
-        handle of the graph, which the farm then replays; the graph must live until `close`. Returns 0 if
-        there is no graph."""
+        """Does the one-time work for these tensors, untimed. On a GPU, captures the launch and returns the
+        handle of the graph, which the farm then replays and times; the graph must live until `close`. A
+        kernel that cannot be captured sets `not_captured` and returns 0. TorchKernel does all this."""
         return 0
+
+    def finish(self, tensors: Mapping[str, Tensor], stream: int) -> None:
+        """Copies results that are in memory of a framework to the outputs, after a timed run, untimed."""
 
     def close(self) -> None:
         """Frees what the kernel holds."""

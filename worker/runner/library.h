@@ -25,10 +25,13 @@ struct moefarm_runner_callbacks {
     int (*open)(int64_t family, const char *shape, const char *step, int64_t *ret_kernel, char *why,
                 size_t why_cap);
     /* Does the one-time work for a set of tensors: [{name, shape, dtype, pointer, writable}]. *ret_graph is
-     * 0, or the handle of a captured launch (hipGraph_t, CUgraph), which lives until `close` or `release`. */
+     * the handle of a captured launch (hipGraph_t, CUgraph), which lives until `close`. It is 0 on a CPU, and
+     * for a launch that cannot be captured; why has the reason then. */
     int (*prepare)(int64_t kernel, int64_t arguments, const char *tensors, uintptr_t stream,
                    uintptr_t *ret_graph, char *why, size_t why_cap);
     int (*launch)(int64_t kernel, int64_t arguments, uintptr_t stream, char *why, size_t why_cap);
+    /* Copies results to the outputs after a timed run, outside of the timed interval. */
+    int (*finish)(int64_t kernel, int64_t arguments, uintptr_t stream, char *why, size_t why_cap);
     int (*release)(int64_t kernel, int64_t arguments, char *why, size_t why_cap);
     int (*close)(int64_t kernel, char *why, size_t why_cap);
     /* Compiles an array of steps; calls moefarm_runner_progress after each. */

@@ -50,6 +50,7 @@ struct mf_kernel {
     struct mf_shape shape;
     struct arguments arguments[ARGUMENTS_MAX];
     uint64_t use_counter;
+    char eager[256]; /* why launches cannot be captured; "": they can, or they run on a CPU */
 };
 
 /* ---- steps ---- */
@@ -190,9 +191,16 @@ static int prepare_arguments(struct mf_kernel *k, const struct mf_launch *launch
     int64_t id = ++k->last_arguments;
     r = k->family->callbacks->prepare(k->id, id, text, (uintptr_t)k->device->stream, &a->graph,
                                       k->device->open_error, sizeof(k->device->open_error));
-    if (r == 0)
-        a->id = id;
-    return r;
+    if (r < 0)
+        return r;
+    a->id = id;
+    if (!a->graph && k->device->ops->launch_graph) {
+        (void)mf_copy(k->eager, sizeof(k->eager), k->device->open_error);
+        if (!k->eager[0])
+            (void)mf_copy(k->eager, sizeof(k->eager), "the family does not capture its launches");
+        k->device->open_error[0] = '\0';
+    }
+    return 0;
 }
 
 /* Finds the arguments with the launch's addresses. If there are none, prepares the kernel for them in place
@@ -234,8 +242,25 @@ static int launch_step(struct mf_kernel *k, const struct mf_launch *launch)
     int r = find_arguments(k, launch, &a);
     if (r < 0)
         return r;
+    if (a->graph)
+        return k->device->ops->launch_graph(k->device, (void *)a->graph);
     return k->family->callbacks->launch(k->id, a->id, (uintptr_t)k->device->stream, k->device->open_error,
                                         sizeof(k->device->open_error));
+}
+
+static int finish(struct mf_kernel *k, const struct mf_launch *launch)
+{
+    struct arguments *a;
+    int r = find_arguments(k, launch, &a);
+    if (r < 0)
+        return r;
+    return k->family->callbacks->finish(k->id, a->id, (uintptr_t)k->device->stream, k->device->open_error,
+                                        sizeof(k->device->open_error));
+}
+
+static const char *eager(const struct mf_kernel *k)
+{
+    return k->eager[0] ? k->eager : NULL;
 }
 
 static struct mf_kernel *close_step(struct mf_kernel *k)
@@ -342,6 +367,9 @@ int mf_python_family_new(const struct mf_python_family_options *o, char *why, si
         .open = open_step,
         .launch = launch_step,
         .prepare = prepare,
+        .captures = strcmp(f->kind, "hip") == 0,
+        .finish = finish,
+        .eager = eager,
         .close = close_step,
         .precompile = precompile,
     };

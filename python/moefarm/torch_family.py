@@ -1,0 +1,201 @@
+"""Base classes of families that call PyTorch. A family is then about 40 lines (examples/family_torch.py):
+
+    class MyKernel(TorchKernel):
+        def forward(self, tensors):            # torch tensors by name; runs on the current stream
+            return layer(tensors["x"], ...)    # y, in memory of its own
+
+On a GPU, `prepare` runs `forward` once, captures it in a CUDA graph, and passes the graph to the farm, which
+replays and times it. Results are copied into the farm's buffer after the timed interval, because production
+uses them where they are. A forward that cannot be captured is timed launch by launch (mode `eager`), with the
+exception as the reason; the farm does not rank it with graphs.
+
+Never write to an input, and never return one. `forward` must do all its work on the current stream, or on
+streams that it joins with the current stream."""
+from __future__ import annotations
+
+import abc
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+
+import torch
+from torch.utils.dlpack import from_dlpack
+
+from moefarm.family import Family, Kernel
+from moefarm.tensor import Tensor
+
+_cuda: Any = torch.cuda  # torch declares no types for parts of it
+# dtypes that DLPack passes as bytes
+_VIEWS = {name: getattr(torch, name) for name in ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e8m0fnu")
+          if hasattr(torch, name)}
+
+
+def as_torch(tensor: Tensor) -> torch.Tensor:
+    """The farm's tensor as a torch tensor on the same memory."""
+    array = from_dlpack(tensor)
+    return array.view(_VIEWS[tensor.dtype]) if tensor.dtype in _VIEWS else array
+
+
+class TorchKernel(Kernel):
+    """A candidate that is computed by `forward`. One memory pool holds all that its graphs use."""
+
+    def __init__(self, output: str = "y") -> None:
+        self.output = output
+        self._results: Dict[int, Optional[torch.Tensor]] = {}  # by address of the output
+        self._graphs: List[Any] = []  # a graph must live as long as the farm replays it
+        self._side: Any = None
+        self._pool: Any = None
+
+    @abc.abstractmethod
+    def forward(self, tensors: Mapping[str, torch.Tensor]) -> Optional[torch.Tensor]:
+        """Computes the output. Returns it, or writes tensors[self.output] and returns None."""
+
+    # ---- what the farm calls ----
+
+    def prepare(self, tensors: Mapping[str, Tensor], stream: int) -> int:
+        if not stream:
+            with torch.inference_mode():
+                self._run(tensors)  # torch starts its threads at the first call
+            return 0
+        with torch.inference_mode(), torch.cuda.device(tensors[self.output].device[1]):
+            return self._prepare(tensors)
+
+    def launch(self, tensors: Mapping[str, Tensor], stream: int) -> None:
+        with torch.inference_mode():
+            if stream:
+                with torch.cuda.stream(_cuda.ExternalStream(stream)):
+                    self._run(tensors)
+            else:
+                self._run(tensors)
+                self.finish(tensors, 0)
+
+    def finish(self, tensors: Mapping[str, Tensor], stream: int) -> None:
+        result = self._results.get(tensors[self.output].pointer)
+        if result is None:
+            return
+        with torch.inference_mode():
+            as_torch(tensors[self.output]).copy_(result)
+            if stream:
+                torch.cuda.synchronize()
+
+    def close(self) -> None:
+        self._results.clear()
+        self._graphs.clear()
+        if self._side is not None:
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+
+    # ---- capture ----
+
+    def _run(self, tensors: Mapping[str, Tensor]) -> None:
+        arrays = {name: as_torch(tensor) for name, tensor in tensors.items()}
+        result = self.forward(arrays)
+        if result is not None and result.shape != arrays[self.output].shape:
+            raise ValueError(f"forward returned {tuple(result.shape)}, but {self.output} is "
+                             f"{tuple(arrays[self.output].shape)}")
+        self._results[tensors[self.output].pointer] = result
+
+    def _prepare(self, tensors: Mapping[str, Tensor]) -> int:
+        if self._side is None:
+            self._side, self._pool = _cuda.Stream(), torch.cuda.graph_pool_handle()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(self._side):
+            self._run(tensors)  # libraries initialise and compile at the first call
+        torch.cuda.synchronize()
+        if self.not_captured:
+            return 0
+        graph = torch.cuda.CUDAGraph(keep_graph=True)
+        try:
+            # capture_end may raise, and torch.cuda.graph then does not restore the current stream
+            with torch.cuda.stream(torch.cuda.current_stream()):
+                with torch.cuda.graph(graph, pool=self._pool, stream=self._side,
+                                      capture_error_mode="thread_local"):
+                    self._run(tensors)
+        except Exception as error:
+            self._end_capture()
+            self.not_captured = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            return 0
+        self._graphs.append(graph)
+        torch.cuda.synchronize()
+        self._poison_pool()
+        return int(graph.raw_cuda_graph())
+
+    def _end_capture(self) -> None:
+        """Makes the allocator forget a capture that failed, which torch omits."""
+        try:
+            torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self._pool)
+        except RuntimeError:
+            pass  # torch has done so
+        self._side, self._pool = _cuda.Stream(), torch.cuda.graph_pool_handle()
+
+    def _poison_pool(self) -> None:
+        """Fills the memory of the graphs with NaN. Every replay writes it before it reads it. What ran on
+        another stream during the capture is not in the graph, and its values must not look like results."""
+        for segment in _cuda.memory_snapshot():
+            if tuple(segment["segment_pool_id"]) == tuple(self._pool):
+                _fill(segment["address"], segment["total_size"])
+        torch.cuda.synchronize()
+
+
+def _fill(address: int, n: int) -> None:
+    memory = Tensor("pool", [n], "uint8", address, (2 if torch.version.hip is None else 10,
+                                                    torch.cuda.current_device()), True)
+    from_dlpack(memory).fill_(0xff)
+
+
+class TorchFamily(Family):
+    """A family whose revision contains torch's version."""
+
+    def revision(self) -> str:
+        return f"torch {torch.__version__}"
+
+
+# ---- building blocks of layers ----
+
+
+class Routing:
+    """Routes in the order of their experts, for grouped GEMMs over rows of one expert after the other."""
+
+    def __init__(self, token: int, topk: int, expert: int) -> None:
+        self.token, self.topk, self.expert = token, topk, expert
+        self._constants: Optional[Tuple[torch.Tensor, torch.Tensor]] = None
+
+    def sort(self, ids: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
+        """Returns the route of each sorted row, and the end of each expert's rows (int32). Does not wait for
+        the device."""
+        if self._constants is None:
+            self._constants = (torch.arange(self.expert, dtype=ids.dtype, device=ids.device),
+                               torch.arange(self.token * self.topk, device=ids.device))
+        sorted_ids, routes = torch.sort(ids.reshape(-1), stable=True)
+        ends = torch.searchsorted(sorted_ids, self._constants[0], right=True, out_int32=True)
+        return routes, ends
+
+    def combine(self, z: torch.Tensor, routes: torch.Tensor, weights: Optional[torch.Tensor]) -> torch.Tensor:
+        """Sums the rows of each token, times their routing weights."""
+        assert self._constants is not None
+        row_of_route = torch.empty_like(routes).scatter_(0, routes, self._constants[1])
+        rows = z.index_select(0, row_of_route).view(self.token, self.topk, -1)
+        if weights is None:
+            return rows.sum(1)
+        factors = weights.to(rows.dtype).view(self.token, 1, self.topk)
+        return torch.bmm(factors, rows).squeeze(1)
+
+
+ACTIVATIONS: Dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "ActivationType.Silu": torch.nn.functional.silu,
+    "ActivationType.Gelu": torch.nn.functional.gelu,
+}
+
+
+def activate(g: torch.Tensor, act_type: str, gated: bool) -> torch.Tensor:
+    """The activation of gemm1's output; with `gated`, columns are the gate and then the up half."""
+    if not gated:
+        return ACTIVATIONS[act_type](g)
+    gate, up = g.chunk(2, -1)
+    return ACTIVATIONS[act_type](gate) * up
+
+
+def quantise_rows(x: torch.Tensor,
+                  dtype: torch.dtype = torch.float8_e4m3fn) -> Tuple[torch.Tensor, torch.Tensor]:
+    """Returns x in FP8 and one scale per row (float32); x is about the product."""
+    most = torch.finfo(dtype).max
+    scale = (x.abs().amax(-1, keepdim=True).float() / most).clamp(min=1e-12)
+    return (x.float() / scale).clamp(-most, most).to(dtype), scale.squeeze(-1)
