@@ -29,22 +29,6 @@ struct options {
     bool list_models;
 };
 
-static int read_fused(const struct options *o, const struct mf_model *m, int32_t *ret)
-{
-    int64_t n;
-    bool yes;
-
-    if (mf_parse_i64(o->fused, 0, 64, &n) == 0)
-        *ret = (int32_t)n;
-    else if (mf_parse_bool(o->fused, &yes) == 0)
-        *ret = yes ? m->shared : 0;
-    else
-        return mf_cli_fail(MF_EXIT_USAGE,
-                           "--fused-shared-experts '%s': expected yes, no, or a number from 0 to 64",
-                           o->fused);
-    return 0;
-}
-
 /* Applies --set, which replaces columns of the key by the values that the server passes, such as padded
  * sizes. */
 static int apply_set(const char *text, struct mf_shape *layer)
@@ -305,7 +289,7 @@ static int cover(struct mf_cli *cli, const struct options *o, char *const *paths
     int code;
 
     if ((code = mf_model_arg_read(&o->model, &model)) != 0 ||
-        (code = read_fused(o, &model, &split.fused_shared)) != 0 ||
+        (code = mf_model_arg_fused(o->fused, &model, &split.fused_shared)) != 0 ||
         (code = mf_csv_files_read(paths, n, o->format, &files)) != 0)
         return code;
     if (has_triton(&files))

@@ -19,7 +19,7 @@
 
 struct export_options {
     struct mf_export_filters filters;
-    const char *output, *into, *set, *triton;
+    const char *output, *into, *set;
     bool replace;
     int64_t lock_ms;
 };
@@ -60,7 +60,6 @@ static int fetch_configs(struct mf_cli *cli, const struct export_options *o, cJS
     mf_buf_init(&path, 8192);
     (void)mf_buf_adds(&path, "/api/v1/export/configs.json");
     mf_export_filters_query(&path, &o->filters);
-    mf_http_add_query(&path, "triton", o->triton);
     if (mf_buf_error(&path) < 0)
         return mf_cli_fail(MF_EXIT_USAGE, "export: the filters are too long");
     code = mf_api_table(cli, path.data, NULL, &reply);
@@ -130,11 +129,6 @@ int mf_cmd_export(struct mf_cli *cli, const struct mf_command *self, int argc, c
          .help = "output file, written atomically (default: standard output); for consumers vllm and sglang "
                  "the folder of the files"},
         {.name = "o", .type = MF_OPT_TEXT, .value = &o.output, .argument = "FILE"},
-        {.name = "triton-version",
-         .type = MF_OPT_TEXT,
-         .value = &o.triton,
-         .argument = "X.Y.Z",
-         .help = "for vllm and sglang: Triton version of rows whose provenance does not state it"},
         {.name = "into",
          .type = MF_OPT_TEXT,
          .value = &o.into,
@@ -176,7 +170,7 @@ int mf_cmd_export(struct mf_cli *cli, const struct mf_command *self, int argc, c
                            "export: --into requires --consumer moefarm: other rows have no provenance");
     if (mf_has_config_files(o.filters.consumer))
         return export_configs(cli, &o);
-    if (o.triton)
+    if (o.filters.triton)
         return mf_cli_fail(MF_EXIT_USAGE, "export: --triton-version requires --consumer vllm or sglang");
     code = fetch(cli, &o, &reply);
     if (code != 0)

@@ -1,12 +1,15 @@
 /* moefarm pull: updates a table to the approved release of a channel. Meant for cron. The request contains
  * the hash of the file, so that the farm does not send an unchanged table again. Without --force, the command
- * never replaces a file that is not a release. */
+ * never replaces a file that is not a release. With --format vllm or sglang, the command updates a folder of
+ * configuration files instead (pull_configs.h). */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/commands/pull_configs.h"
 #include "cli/support/api.h"
+#include "cli/support/config_files.h"
 #include "cli/support/release.h"
 #include "common/base/durable_file.h"
 #include "common/base/json.h"
@@ -181,15 +184,72 @@ static int pull(struct mf_cli *cli, struct pull *p)
     return p->exit_code ? EXIT_CHANGED : MF_EXIT_OK;
 }
 
+/* Pulls configuration files if --format names a framework. *ret_done: it does. Returns the exit code. */
+static int pull_format(struct mf_cli *cli, const struct pull *p, const char *format,
+                       struct mf_pull_configs *configs, bool *ret_done)
+{
+    bool changed = false;
+
+    *ret_done = mf_has_config_files(format);
+    if (!*ret_done)
+        return strcmp(format, "csv") == 0
+                   ? 0
+                   : mf_cli_fail(MF_EXIT_USAGE, "pull: --format '%s': expected csv, vllm or sglang", format);
+    (void)mf_framework_parse(format, &configs->framework);
+    configs->channel = p->channel;
+    configs->folder = p->file;
+    configs->force = p->force;
+    configs->quiet = p->quiet;
+    int code = mf_pull_configs(cli, configs, &changed);
+    return code == 0 && changed && p->exit_code ? EXIT_CHANGED : code;
+}
+
 int mf_cmd_pull(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
     struct pull p = {.lock_ms = MF_TABLE_LOCK_MS, .sha256 = ""};
+    struct mf_pull_configs configs = {.tp = 1, .ep = 1, .fused = "no"};
+    const char *format = "csv";
+    bool done;
     const struct mf_opt opts[] = {
         {.name = "output",
          .type = MF_OPT_TEXT,
          .value = &p.file,
          .argument = "FILE",
-         .help = "table to update, replaced atomically under its lock"},
+         .help = "table to update, replaced atomically under its lock; for vllm and sglang the folder"},
+        {.name = "format",
+         .type = MF_OPT_TEXT,
+         .value = &format,
+         .argument = "NAME",
+         .help = "csv, vllm or sglang (default: csv)"},
+        {.name = "model",
+         .type = MF_OPT_TEXT,
+         .value = &configs.model.model,
+         .argument = "MODEL",
+         .help = "vllm, sglang: pull only the files that this model reads; a name, hub path or config.json"},
+        {.name = "tp",
+         .type = MF_OPT_INT,
+         .value = &configs.tp,
+         .argument = "N",
+         .help = "with --model: tensor-parallel ranks",
+         .min = 1,
+         .max = 1024},
+        {.name = "ep",
+         .type = MF_OPT_INT,
+         .value = &configs.ep,
+         .argument = "N",
+         .help = "with --model: expert-parallel ranks",
+         .min = 1,
+         .max = 4096},
+        {.name = "fused-shared-experts",
+         .type = MF_OPT_TEXT,
+         .value = &configs.fused,
+         .argument = "N",
+         .help = "with --model: shared experts computed as routed experts: a number, yes or no"},
+        {.name = "device",
+         .type = MF_OPT_TEXT,
+         .value = &configs.device,
+         .argument = "TEXT",
+         .help = "with --model: device name, such as 'NVIDIA H200' (default: the only one of the files)"},
         {.name = "o", .type = MF_OPT_TEXT, .value = &p.file},
         {.name = "force",
          .type = MF_OPT_BOOL,
@@ -220,5 +280,6 @@ int mf_cmd_pull(struct mf_cli *cli, const struct mf_command *self, int argc, cha
         return mf_cli_fail(MF_EXIT_USAGE,
                            "pull: '%s' is not a channel name: use letters, digits, '.', '_' and '-'",
                            p.channel);
-    return pull(cli, &p);
+    r = pull_format(cli, &p, format, &configs, &done);
+    return r != 0 || done ? r : pull(cli, &p);
 }

@@ -22,8 +22,7 @@ bool mf_has_config_files(const char *consumer)
     return consumer && mf_framework_parse(consumer, &framework) == 0;
 }
 
-/* True if the path stays below the folder to which it is appended. */
-static bool is_inside(const char *path)
+bool mf_config_path_ok(const char *path)
 {
     for (const char *at = path;;) {
         size_t n = strcspn(at, "/");
@@ -54,26 +53,38 @@ static int write_one(const char *folder, const cJSON *file)
     char path[FOLDER_MAX];
     int n = snprintf(path, sizeof(path), "%s/%s", folder, file->string);
 
-    if (!cJSON_IsString(file) || !is_inside(file->string))
-        return mf_cli_fail(MF_EXIT_UNREACHED,
-                           "the reply has a file with the path '%.200s', which is not below "
-                           "the folder; check that the URL is moefarmd's",
-                           file->string);
     if (n >= (int)sizeof(path))
         return mf_cli_fail(MF_EXIT_USAGE, "%.200s…: the path is too long", folder);
     int code = make_folders(path);
     return code != 0 ? code : mf_file_write(path, file->valuestring, strlen(file->valuestring));
 }
 
-int mf_config_files_write(const char *folder, const cJSON *configs, size_t *ret_n)
+int mf_config_files_check(const cJSON *configs)
 {
     const cJSON *files = mf_json_object(configs, "files"), *file;
-    int code = 0;
 
-    *ret_n = 0;
     if (!files)
         return mf_cli_fail(MF_EXIT_UNREACHED, "the reply has no files; check that the URL is moefarmd's");
     cJSON_ArrayForEach (file, files) {
+        if (!cJSON_IsString(file) || !mf_config_path_ok(file->string))
+            return mf_cli_fail(
+                MF_EXIT_UNREACHED,
+                "the reply has a file with the path '%.200s', which is not below the folder; check "
+                "that the URL is moefarmd's",
+                file->string);
+    }
+    return 0;
+}
+
+int mf_config_files_write(const char *folder, const cJSON *configs, size_t *ret_n)
+{
+    const cJSON *file;
+    int code = mf_config_files_check(configs);
+
+    *ret_n = 0;
+    if (code != 0)
+        return code;
+    cJSON_ArrayForEach (file, mf_json_object(configs, "files")) {
         code = write_one(folder, file);
         if (code != 0)
             return code;

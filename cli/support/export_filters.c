@@ -8,5 +8,6 @@ void mf_export_filters_query(struct mf_buf *path, const struct mf_export_filters
     mf_http_add_query(path, "gfx", f->gfx);
     mf_http_add_query(path, "layer_model", f->layer_model);
     mf_http_add_query(path, "consumer", f->consumer);
+    mf_http_add_query(path, "triton", f->triton);
     mf_http_add_query(path, "simulated", f->simulated ? "1" : NULL);
 }

@@ -7,7 +7,7 @@
 #include "common/net/http_client.h"
 
 struct mf_export_filters {
-    const char *batch, *class, *model, *gfx, *layer_model, *consumer; /* NULL if not given */
+    const char *batch, *class, *model, *gfx, *layer_model, *consumer, *triton; /* NULL if not given */
     bool simulated;
 };
 
@@ -25,7 +25,9 @@ struct mf_export_filters {
     {.name = "layer-model", .type = MF_OPT_TEXT, .value = &(f).layer_model, .argument = "ROW", \
      .help = "layer model of the rows: the key without its token"},                            \
     {.name = "consumer", .type = MF_OPT_TEXT, .value = &(f).consumer, .argument = "NAME",      \
-     .help = "consumer: moefarm, aiter, vllm or sglang (default: moefarm)"},                    \
+     .help = "consumer: moefarm, aiter, vllm or sglang (default: moefarm)"},                   \
+    {.name = "triton-version", .type = MF_OPT_TEXT, .value = &(f).triton, .argument = "X.Y.Z", \
+     .help = "for vllm and sglang: Triton version of rows that do not state it"},                    \
     {.name = "simulated", .type = MF_OPT_BOOL, .value = &(f).simulated,                        \
      .help = "include results of simulated devices"}
 /* clang-format on */

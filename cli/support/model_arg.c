@@ -254,3 +254,18 @@ int mf_model_arg_read(const struct mf_model_arg *o, struct mf_model *ret)
     *ret = model;
     return 0;
 }
+
+int mf_model_arg_fused(const char *text, const struct mf_model *m, int32_t *ret)
+{
+    int64_t n;
+    bool yes;
+
+    if (mf_parse_i64(text, 0, 64, &n) == 0)
+        *ret = (int32_t)n;
+    else if (mf_parse_bool(text, &yes) == 0)
+        *ret = yes ? m->shared : 0;
+    else
+        return mf_cli_fail(MF_EXIT_USAGE,
+                           "--fused-shared-experts '%s': expected yes, no, or a number from 0 to 64", text);
+    return 0;
+}

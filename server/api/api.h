@@ -36,6 +36,7 @@ int mf_api_release(void *reader, struct mf_request *r);
 int mf_api_release_rows(void *reader, struct mf_request *r);
 int mf_api_release_diff(void *reader, struct mf_request *r);
 int mf_api_release_csv(void *reader, struct mf_request *r);
+int mf_api_release_configs(void *reader, struct mf_request *r);
 int mf_api_release_manifest(void *reader, struct mf_request *r);
 int mf_api_misses_read(void *reader, struct mf_request *r); /* parses the body into r->work */
 int mf_api_misses(void *reader, struct mf_request *r);
@@ -43,6 +44,7 @@ int mf_api_channels(void *reader, struct mf_request *r);
 int mf_api_channel(void *reader, struct mf_request *r);
 int mf_api_channel_history(void *reader, struct mf_request *r);
 int mf_api_channel_csv(void *reader, struct mf_request *r);
+int mf_api_channel_configs(void *reader, struct mf_request *r);
 int mf_api_metrics_read(void *reader, struct mf_request *r); /* counts by state, from the store */
 
 /* Writer thread, inside the transaction of its loop iteration. The owner is a struct mf_farm. */

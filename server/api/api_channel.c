@@ -159,7 +159,7 @@ int mf_api_channel_history(void *reader, struct mf_request *r)
 }
 
 /* Many hosts poll this route, so a request with a matching ETag is answered without reading the table. */
-int mf_api_channel_csv(void *reader, struct mf_request *r)
+static int answer_current(void *reader, struct mf_request *r, enum mf_release_file what)
 {
     struct mf_response *p = &r->response;
     char name[MF_RELEASE_NAME_MAX], hash[MF_SHA256_TEXT_MAX];
@@ -173,5 +173,15 @@ int mf_api_channel_csv(void *reader, struct mf_request *r)
         p->status = 200; /* mf_exchange responds with 304 if the ETag matches */
         return 0;
     }
-    return mf_api_answer_release(r, store_of(reader), release, MF_RELEASE_CSV);
+    return mf_api_answer_release(r, store_of(reader), release, what);
+}
+
+int mf_api_channel_csv(void *reader, struct mf_request *r)
+{
+    return answer_current(reader, r, MF_RELEASE_CSV);
+}
+
+int mf_api_channel_configs(void *reader, struct mf_request *r)
+{
+    return answer_current(reader, r, MF_RELEASE_CONFIGS);
 }

@@ -57,24 +57,12 @@ int mf_api_export(void *reader, struct mf_request *r)
     return mf_respond_header(p, "Content-Disposition", "inline; filename=\"tuned_fmoe.csv\"");
 }
 
-/* ---- configuration files of vLLM and SGLang ---- */
-
-static int read_triton(struct mf_request *r, const char **ret)
-{
-    *ret = mf_request_query(r, "triton");
-    if (!*ret || mf_triton_version_ok(*ret))
-        return 0;
-    return mf_refuse_at(&r->response, 400, "triton", "value", "triton: expected a version such as 3.6.0");
-}
+/* ---- configuration files of vLLM and SGLang: their names contain the device model ---- */
 
 static int make_configs(struct mf_request *r, struct mf_store *s, const struct mf_export_options *o,
                         cJSON **ret, cJSON **ret_left_out)
 {
-    const char *triton;
-    int e = read_triton(r, &triton);
-    if (e < 0)
-        return e;
-    e = mf_export_configs(s, o, triton, ret, ret_left_out);
+    int e = mf_export_configs(s, o, ret, ret_left_out);
     if (e == -EINVAL)
         return mf_refuse_at(&r->response, 400, "consumer", "value",
                             "consumer: expected vllm or sglang; other consumers read tuned_fmoe.csv");
@@ -87,7 +75,7 @@ int mf_api_configs(void *reader, struct mf_request *r)
     _cleanup_(cJSON_Deletep) cJSON *configs = NULL, *left_out = NULL;
     struct mf_table_query q;
     char hash[MF_SHA256_TEXT_MAX];
-    int e = mf_table_query_read(r, s, &q);
+    int e = mf_table_query_options(r, &q);
     if (e == 0)
         e = make_configs(r, s, &q.options, &configs, &left_out);
     if (e < 0)
@@ -129,12 +117,12 @@ int mf_api_left_out(void *reader, struct mf_request *r)
     _cleanup_(cJSON_Deletep) cJSON *left_out = NULL, *configs = NULL;
     struct mf_table_query q;
     enum mf_framework framework;
-    int e = mf_table_query_read(r, s, &q);
+    int e = mf_table_query_options(r, &q);
     if (e < 0)
         return e;
     if (mf_consumer_framework(q.options.consumer, &framework) == 0)
         e = make_configs(r, s, &q.options, &configs, &left_out);
-    else
+    else if ((e = mf_table_query_read(r, s, &q)) == 0)
         e = make_table(r, s, &q.options, &table, &left_out);
     return e < 0 ? e : mf_respond_json(&r->response, 200, page_of(left_out, &r->page));
 }

@@ -143,6 +143,14 @@ int mf_api_answer_release(struct mf_request *r, struct mf_store *s, int64_t id, 
             "release %" PRId64
             ": the stored file does not match its hash, so the database is damaged; restore it from a backup",
             id);
+    if (e == -ENOTSUP)
+        return mf_refuse(&r->response, 409,
+                         what == MF_RELEASE_CSV
+                             ? "release %" PRId64 " has configuration files of vLLM or SGLang, not a table; "
+                               "get configs.json instead (moefarm pull --format)"
+                             : "release %" PRId64 " has a table, not configuration files; get tuned_fmoe.csv "
+                               "instead, or freeze one with --consumer vllm or sglang",
+                         id);
     if (e < 0)
         return e == -ENOENT ? mf_refuse(&r->response, 404, "there is no release %" PRId64, id)
                             : mf_refuse_errno(&r->response, e, "read the release");
@@ -153,6 +161,11 @@ int mf_api_answer_release(struct mf_request *r, struct mf_store *s, int64_t id, 
 int mf_api_release_csv(void *reader, struct mf_request *r)
 {
     return mf_api_answer_release(r, store_of(reader), r->path_id[0], MF_RELEASE_CSV);
+}
+
+int mf_api_release_configs(void *reader, struct mf_request *r)
+{
+    return mf_api_answer_release(r, store_of(reader), r->path_id[0], MF_RELEASE_CONFIGS);
 }
 
 int mf_api_release_manifest(void *reader, struct mf_request *r)

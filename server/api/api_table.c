@@ -2,6 +2,7 @@
 
 #include "common/base/durable_file.h"
 #include "common/base/text.h"
+#include "common/table/triton/triton_key.h"
 #include "server/http/problem.h"
 
 #include <errno.h>
@@ -58,6 +59,9 @@ static int read_options(struct mf_request *r, struct mf_table_query *q)
     if (consumer && (mf_consumer_parse(consumer, &o->consumer) < 0 || !mf_consumer_has_table(o->consumer)))
         return mf_refuse_at(&r->response, 400, "consumer", "value",
                             "consumer: expected moefarm, aiter, vllm or sglang");
+    o->triton = mf_request_query(r, "triton");
+    if (o->triton && !mf_triton_version_ok(o->triton))
+        return mf_refuse_at(&r->response, 400, "triton", "value", "triton: expected a version such as 3.6.0");
     int e = read_class(r, q);
     return e < 0 ? e : read_layer_model(r, q);
 }
@@ -76,6 +80,11 @@ static int check_models(struct mf_store *s, const struct mf_export_options *o, s
         p, 409, "model", "ambiguous",
         "a device class has configs of several device models, but a table holds only one; add model=… (%s)",
         models);
+}
+
+int mf_table_query_options(struct mf_request *r, struct mf_table_query *ret)
+{
+    return read_options(r, ret);
 }
 
 int mf_table_query_read(struct mf_request *r, struct mf_store *s, struct mf_table_query *ret)

@@ -16,6 +16,8 @@ struct mf_table_query {
 /* Reads the filters from the request's parameters. Returns a negative value after responding with an error: a
  * parameter is invalid, or a class has results of several device models. */
 int mf_table_query_read(struct mf_request *r, struct mf_store *s, struct mf_table_query *ret);
+/* Like mf_table_query_read, but a class may have results of several device models. */
+int mf_table_query_options(struct mf_request *r, struct mf_table_query *ret);
 
 /* Moves the response's body to an unlinked file and responds with 200. The ETag is the body's SHA-256. */
 int mf_table_answer(struct mf_request *r, struct mf_store *s, const char *content_type,

@@ -19,6 +19,7 @@ struct mf_export_options {
     struct mf_export_filter filter;
     bool simulated;            /* include rows of simulated devices */
     enum mf_consumer consumer; /* aiter: only rows with kernels that AITER dispatches by name */
+    const char *triton;        /* vllm, sglang: Triton version of rows that do not state it; NULL: none */
     mf_export_row_fn on_row;   /* may be NULL */
     void *data;                /* passed to on_row */
 };

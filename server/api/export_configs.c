@@ -17,10 +17,11 @@ struct owned_row {
     double us;
     char class[MF_DEVICE_CLASS_TEXT_MAX], model[MODEL_MAX], step[MF_STEP_NAME_MAX];
     char version[MF_TRITON_VERSION_MAX];
+    bool left_out;
 };
 
 struct configs {
-    const char *triton;
+    const struct mf_export_options *options;
     cJSON *left_out;
     struct owned_row *owned;
     struct mf_triton_row *rows; /* row i points to owned[i] */
@@ -56,7 +57,7 @@ static int add_row(const struct mf_export_config *c, const struct mf_table_row *
     mf_device_class_print(&c->class, o->class);
     mf_format(o->model, sizeof(o->model), "%s", c->model);
     mf_format(o->step, sizeof(o->step), "%s", c->n_steps > 0 ? c->steps[0].name : "");
-    find_version(c, x->triton, o->version);
+    find_version(c, x->options->triton, o->version);
     return 0;
 }
 
@@ -75,10 +76,11 @@ static int point_rows(struct configs *x)
 static int leave_out(const struct mf_triton_row *row, const char *reason, void *data)
 {
     struct configs *x = data;
+    struct owned_row *owned = &x->owned[row - x->rows];
     char shape[MF_SHAPE_TEXT_MAX];
     mf_shape_print(&row->shape, shape);
-    return mf_export_leave_out(x->left_out, x->owned[row - x->rows].class, row->model, shape, row->us,
-                               reason);
+    owned->left_out = true;
+    return mf_export_leave_out(x->left_out, owned->class, row->model, shape, row->us, reason);
 }
 
 /* ---- files ---- */
@@ -110,13 +112,40 @@ static int make(struct configs *x, enum mf_framework framework, cJSON **ret)
     return r < 0 ? r : *ret ? 0 : -ENOMEM;
 }
 
-int mf_export_configs(struct mf_store *s, const struct mf_export_options *o, const char *triton, cJSON **ret,
-                      cJSON **ret_left_out)
+/* ---- the rows in the files ---- */
+
+struct second_pass {
+    const struct configs *configs;
+    size_t n;
+};
+
+static int pass_on(const struct mf_export_config *c, const struct mf_table_row *row, void *data)
+{
+    struct second_pass *p = data;
+    const struct mf_export_options *o = p->configs->options;
+    return p->configs->owned[p->n++].left_out ? 0 : o->on_row(c, row, o->data);
+}
+
+/* Calls on_row for the rows that are in a file. The texts of the first pass are gone, so the rows are read
+ * again, from the same snapshot and therefore in the same order. */
+static int report_rows(struct mf_store *s, const struct configs *x)
 {
     _cleanup_(mf_table_freep) struct mf_table *table = NULL;
     _cleanup_(cJSON_Deletep) cJSON *left_out = NULL;
+    struct second_pass p = {.configs = x};
+    struct mf_export_options options = *x->options;
+    options.on_row = pass_on;
+    options.data = &p;
+    return x->options->on_row ? mf_export(s, &options, &table, &left_out) : 0;
+}
+
+int mf_export_configs(struct mf_store *s, const struct mf_export_options *o, cJSON **ret,
+                      cJSON **ret_left_out)
+{
+    _cleanup_(mf_table_freep) struct mf_table *table = NULL;
+    _cleanup_(cJSON_Deletep) cJSON *left_out = NULL, *made = NULL;
     struct mf_export_options options = *o;
-    struct configs x = {.triton = triton};
+    struct configs x = {.options = o};
     enum mf_framework framework;
     int r = mf_consumer_framework(o->consumer, &framework);
     if (r < 0)
@@ -126,10 +155,14 @@ int mf_export_configs(struct mf_store *s, const struct mf_export_options *o, con
     r = mf_export(s, &options, &table, &left_out);
     x.left_out = left_out;
     if (r == 0)
-        r = make(&x, framework, ret);
+        r = make(&x, framework, &made);
+    if (r == 0)
+        r = report_rows(s, &x);
     free(x.owned);
     free(x.rows);
-    if (r == 0)
-        *ret_left_out = MF_TAKE(left_out);
-    return r;
+    if (r < 0)
+        return r;
+    *ret = MF_TAKE(made);
+    *ret_left_out = MF_TAKE(left_out);
+    return 0;
 }

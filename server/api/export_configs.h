@@ -7,8 +7,8 @@
 /* Returns the framework of a consumer. -EINVAL: the consumer reads a CSV table. */
 int mf_consumer_framework(enum mf_consumer consumer, enum mf_framework *ret);
 
-/* triton: version of Triton for rows whose provenance does not have it; NULL: none. *ret: an object
- * {consumer, variable, files}: the environment variable that names the folder, and the content of each file
- * by its path below that folder. *ret_left_out: as for mf_export. The caller frees both. */
-int mf_export_configs(struct mf_store *s, const struct mf_export_options *o, const char *triton, cJSON **ret,
+/* *ret: an object {consumer, variable, files}: the environment variable that names the folder, and the
+ * content of each file by its path below that folder. on_row is called for each row in a file. *ret_left_out:
+ * as for mf_export. The caller frees both. -EINVAL: the consumer reads a CSV table. */
+int mf_export_configs(struct mf_store *s, const struct mf_export_options *o, cJSON **ret,
                       cJSON **ret_left_out);

@@ -5,6 +5,7 @@
 #include "common/base/text.h"
 #include "common/moe/pipeline_text.h"
 #include "common/moe/shape_json.h"
+#include "server/api/export_configs.h"
 #include "server/http/problem.h"
 
 #include <errno.h>
@@ -233,6 +234,8 @@ static cJSON *make_filters(const struct mf_export_options *o)
         cJSON_AddStringToObject(json, "layer_model", f->layer_model);
     cJSON_AddBoolToObject(json, "simulated", o->simulated);
     cJSON_AddStringToObject(json, "consumer", mf_consumer_name(o->consumer));
+    if (o->triton)
+        cJSON_AddStringToObject(json, "triton", o->triton);
     return json;
 }
 
@@ -276,18 +279,37 @@ static int set_name(struct mf_release_work *w, const struct mf_release_request *
     return 0;
 }
 
+/* Writes the CSV table. */
+static int write_table(struct freeze_context *f, const struct mf_export_options *o, cJSON **ret_left_out,
+                       char why[MF_REASON_MAX])
+{
+    _cleanup_(mf_table_freep) struct mf_table *table = NULL;
+    int r = mf_export(f->store, o, &table, ret_left_out);
+    if (r == 0 && f->work->n_rows == 0)
+        return -ENODATA;
+    return r < 0 ? r : mf_export_print(table, o->consumer, &f->work->csv, why);
+}
+
+/* Writes the configuration files of vLLM or SGLang as one JSON object. */
+static int write_configs(struct freeze_context *f, const struct mf_export_options *o, cJSON **ret_left_out)
+{
+    _cleanup_(cJSON_Deletep) cJSON *configs = NULL;
+    int r = mf_export_configs(f->store, o, &configs, ret_left_out);
+    if (r < 0 || f->work->n_rows == 0)
+        return r < 0 ? r : -ENODATA;
+    _cleanup_(mf_freep) char *text = mf_json_print(configs);
+    return text ? mf_buf_adds(&f->work->csv, text) : -ENOMEM;
+}
+
 static int gather(struct freeze_context *f, const struct mf_export_options *o, cJSON **ret_left_out,
                   char why[MF_REASON_MAX])
 {
-    _cleanup_(mf_table_freep) struct mf_table *table = NULL;
     struct mf_export_options options = *o;
+    enum mf_framework framework;
     options.on_row = add_config;
     options.data = f;
-    int r = mf_export(f->store, &options, &table, ret_left_out);
-    if (r == 0 && f->work->n_rows == 0)
-        return -ENODATA;
-    if (r == 0)
-        r = mf_export_print(table, o->consumer, &f->work->csv, why);
+    int r = mf_consumer_framework(o->consumer, &framework) == 0 ? write_configs(f, &options, ret_left_out)
+                                                                : write_table(f, &options, ret_left_out, why);
     if (r == 0)
         r = mf_store_export_missing(f->store, &o->filter, add_missing, f);
     if (r < 0)

@@ -92,6 +92,7 @@ static const struct mf_parameter lookup_parameters[] = {
 };
 static const struct mf_parameter freeze_parameters[] = {
     EXPORT_FILTERS,
+    TRITON_VERSION,
     {"name", MF_PARAM_TEXT,
      "name of the release: a letter and up to 62 letters, digits, '.', '_' and '-' (default: r- and the "
      "first twelve digits of its hash)"},
@@ -265,7 +266,10 @@ static const struct mf_route routes[] = {
      "Manifest", JSON, {0}, {200, 304}, NULL, false},
     {"GET", "/api/v1/releases/{id}/tuned_fmoe.csv", MF_ROLE_READ, READER(mf_api_release_csv),
      "getReleaseTable", "Get the table of a release, byte for byte as frozen",
-     NULL, CSV, {0}, {200, 304}, NULL, false},
+     NULL, CSV, {0}, {200, 304, 409}, NULL, false},
+    {"GET", "/api/v1/releases/{id}/configs.json", MF_ROLE_READ, READER(mf_api_release_configs),
+     "getReleaseConfigs", "Get the configuration files of a release for vLLM or SGLang, as frozen",
+     "FrozenConfigs", JSON, {0}, {200, 304, 409}, NULL, false},
     {"GET", "/api/v1/releases/{id}/rows", MF_ROLE_READ, READER(mf_api_release_rows),
      "listReleaseRows", "List the rows of a release, each with the ids that lead to its samples",
      "ReleaseRow", JSON, {0}, {200}, NULL, true},
@@ -280,7 +284,10 @@ static const struct mf_route routes[] = {
      "Channel", JSON, {0}, {200}, NULL, false},
     {"GET", "/api/v1/channels/{name}/tuned_fmoe.csv", MF_ROLE_READ, READER(mf_api_channel_csv),
      "pullChannel", "Get the table of the current release, for hosts that poll",
-     NULL, CSV, {0}, {200, 304}, NULL, false},
+     NULL, CSV, {0}, {200, 304, 409}, NULL, false},
+    {"GET", "/api/v1/channels/{name}/configs.json", MF_ROLE_READ, READER(mf_api_channel_configs),
+     "pullConfigs", "Get the configuration files of the current release, for hosts that poll",
+     "FrozenConfigs", JSON, {0}, {200, 304, 409}, NULL, false},
     {"GET", "/api/v1/channels/{name}/history", MF_ROLE_READ, READER(mf_api_channel_history),
      "listMoves", "List the moves of a channel, latest first",
      "ChannelMove", JSON, {0}, {200}, NULL, true},

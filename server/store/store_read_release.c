@@ -143,11 +143,16 @@ int mf_read_release_file(struct mf_store *s, int64_t id, enum mf_release_file wh
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     char found[MF_SHA256_TEXT_MAX];
     size_t len = 0;
-    int r = what == MF_RELEASE_CSV
-                ? mf_sql_first(s, "SELECT csv, sha256 FROM release WHERE id = ?", &q, "i", id)
-                : mf_sql_first(s, "SELECT manifest, manifest_sha256 FROM release WHERE id = ?", &q, "i", id);
+    int r = what == MF_RELEASE_MANIFEST
+                ? mf_sql_first(s, "SELECT manifest, manifest_sha256 FROM release WHERE id = ?", &q, "i", id)
+                : mf_sql_first(s,
+                               "SELECT csv, sha256, coalesce(json_extract(filters, '$.consumer') IN "
+                               "('vllm', 'sglang'), 0) FROM release WHERE id = ?",
+                               &q, "i", id);
     if (r <= 0)
         return r < 0 ? r : -ENOENT;
+    if (what != MF_RELEASE_MANIFEST && (what == MF_RELEASE_CONFIGS) != (mf_sql_i64(q, 2) != 0))
+        return -ENOTSUP;
     const void *data = mf_sql_blob(q, 0, &len);
     mf_sha256_print(data, len, found);
     if (strcmp(found, mf_sql_text(q, 1)) != 0)

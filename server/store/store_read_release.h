@@ -14,8 +14,10 @@ int mf_read_release_rows(struct mf_store *s, int64_t id, const struct mf_page *p
 /* Compares a release by key with the older release `against`; 0: with the previous release. */
 int mf_read_release_diff(struct mf_store *s, int64_t id, int64_t against, cJSON **ret);
 
-enum mf_release_file { MF_RELEASE_CSV, MF_RELEASE_MANIFEST };
-/* Appends a file of the release. -EBADMSG: the file's SHA-256 differs from the stored SHA-256. */
+/* A release has a CSV table or, for vLLM and SGLang, configuration files. */
+enum mf_release_file { MF_RELEASE_CSV, MF_RELEASE_CONFIGS, MF_RELEASE_MANIFEST };
+/* Appends a file of the release. -EBADMSG: the file's SHA-256 differs from the stored SHA-256. -ENOTSUP: the
+ * release has a CSV table instead of configuration files, or the reverse. */
 int mf_read_release_file(struct mf_store *s, int64_t id, enum mf_release_file what, struct mf_buf *out,
                          char ret_sha256[MF_SHA256_TEXT_MAX]);
 

@@ -270,6 +270,102 @@ MF_TEST(export_to_a_folder)
 }
 
 /* moefarm pull must not read the old contents of a FIFO, because it would block forever. */
+/* ---- pull of configuration files ---- */
+
+#define DEEPSEEK(n) "E=256,N=" n ",device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json"
+#define FILE_256    "\"" DEEPSEEK("256") "\":\"{1}\""
+#define FILE_128    "\"" DEEPSEEK("128") "\":\"{2}\""
+
+/* Starts a server whose channel `live` has a release with these files. */
+static void serve_files(const char *body)
+{
+    static char hash[MF_SHA256_TEXT_MAX], headers[160], release[128];
+    static struct fake_answer answers[2];
+
+    mf_sha256_print(body, strlen(body), hash);
+    (void)snprintf(headers, sizeof(headers), "ETag: \"%s\"\r\nMoefarm-Release: 7 files\r\n", hash);
+    (void)snprintf(release, sizeof(release), "{\"id\":7,\"sha256\":\"%s\"}", hash);
+    answers[0] = (struct fake_answer){.request = "GET /api/v1/channels/live/configs.json",
+                                      .status = 200,
+                                      .type = "application/json",
+                                      .body = body,
+                                      .headers = headers};
+    answers[1] = (struct fake_answer){.request = "GET /api/v1/releases/7", .status = 200, .body = release};
+    fake_http_start(&server, answers, 2);
+}
+
+/* Each row is one pull into the same folder, after an edit of the file of TP 8. */
+/* clang-format off */
+static const struct {
+    const char *files, *edit; /* edit: new content of the file before the pull; NULL: none */
+    const char *words[5];
+    int code;
+    const char *says;
+    const char *n256, *n128;  /* content of the two files afterwards; NULL: no file */
+} pulls[] = {
+    {FILE_256 "," FILE_128, NULL, {0}, 0, "release 7 of channel live, 2 files: 2 written, 0 removed",
+     "{1}", "{2}"},
+    {FILE_256 "," FILE_128, NULL, {0}, 0, "already at release 7 of channel live, 2 files", "{1}", "{2}"},
+    {FILE_256 "," FILE_128, NULL, {"--exit-code"}, 0, "start the server with VARIABLE=", "{1}", "{2}"},
+    {FILE_256, NULL, {"--exit-code"}, 10, "1 file: 0 written, 1 removed", "{1}", NULL},
+    {FILE_256, "{9}", {0}, 1, "was edited or comes from another source; replace it with --force",
+     "{9}", NULL},
+    {FILE_256, NULL, {"--force"}, 0, "1 written, 0 removed", "{1}", NULL},
+    {FILE_128, "{9}", {0}, 0, "which the release does not have: it was edited", "{9}", "{2}"},
+    {FILE_256 "," FILE_128, "{1}", {"--model", "deepseek-v3", "--tp", "16"}, 0,
+     "already at release 7 of channel live, 1 file\n", "{1}", "{2}"},
+    {FILE_256 "," FILE_128, NULL, {"--model", "deepseek-v3", "--tp", "4"}, 1,
+     "has no file " DEEPSEEK("512") "; the folder is unchanged", "{1}", "{2}"},
+    {FILE_256, NULL, {"--format", "sglang"}, 1, "channel live has files for vllm; use --format vllm",
+     "{1}", "{2}"},
+    {FILE_256, NULL, {"--format", "json"}, 2,
+     "--format 'json': expected csv, vllm or sglang", "{1}", "{2}"},
+    {"\"../x.json\":\"{1}\"", NULL, {0}, 3, "which is not below the folder", "{1}", "{2}"},
+};
+/* clang-format on */
+
+static void check_content(const char *n, const char *expected)
+{
+    char path[160];
+
+    (void)snprintf(path, sizeof(path), "new/" DEEPSEEK("%s"), n);
+    if (expected)
+        ck_assert_str_eq(read_file(in_folder(path)), expected);
+    else
+        ck_assert_int_ne(access(in_folder(path), F_OK), 0);
+}
+
+MF_TEST(pull_configs)
+{
+    for (size_t i = 0; i < MF_ARRAY_LEN(pulls); i++) {
+        const char *const *w = pulls[i].words;
+        char body[1024];
+        struct ran r;
+
+        if (pulls[i].edit)
+            text_file_write(in_folder("new/" DEEPSEEK("256")), pulls[i].edit);
+        (void)snprintf(body, sizeof(body), "{\"consumer\":\"vllm\",\"variable\":\"VARIABLE\",\"files\":{%s}}",
+                       pulls[i].files);
+        serve_files(body);
+        r = moefarm(server.url, "pull", "live", "-o", in_folder("new"), "--format", "vllm", w[0], w[1], w[2],
+                    w[3], NULL);
+        ck_assert_msg(r.code == pulls[i].code, "pull %zu: exit code %d: %s%s", i, r.code, r.out, r.err);
+        ck_assert_msg(strstr(r.out, pulls[i].says) || strstr(r.err, pulls[i].says), "pull %zu: %s%s", i,
+                      r.out, r.err);
+        check_content("256", pulls[i].n256);
+        check_content("128", pulls[i].n128);
+        fake_http_release(&server);
+    }
+    for (const char *const *name =
+             (const char *const[]){"moefarm.json", DEEPSEEK("256"), DEEPSEEK("128"), NULL};
+         *name; name++) {
+        char path[160];
+        (void)snprintf(path, sizeof(path), "new/%s", *name);
+        ck_assert_int_eq(unlink(in_folder(path)), 0);
+    }
+    ck_assert_int_eq(rmdir(in_folder("new")), 0);
+}
+
 MF_TEST(pull_into_a_fifo)
 {
     static const struct fake_answer answers[] = {

@@ -241,6 +241,35 @@ MF_TEST(unchanged_table_is_not_sent_again)
     http_reply_free(&r);
 }
 
+/* A release for vLLM has files instead of a table, and a row for each entry of the files. */
+MF_TEST(release_has_configs)
+{
+    stop();
+    h = http_harness_start(&(struct http_harness_options){.fixture = true, .configs = true});
+    cJSON_Delete(call_json("POST", "/api/v1/releases?name=none&consumer=vllm&class=cpu-znver4/2", 422));
+    cJSON *made = call_json("POST", "/api/v1/releases?name=files&consumer=vllm&class=sm_90/132", 201);
+    ck_assert_int_eq(number(made, "rows"), 3);     /* not the default's row, nor the other layer model's */
+    ck_assert_int_eq(number(made, "left_out"), 3); /* these two and the row of SGLang */
+    cJSON_Delete(call_json("POST", "/api/v1/releases?name=files&consumer=vllm&class=sm_90/132", 200));
+    struct http_reply r = http_get(http_harness_port(h), "/api/v1/releases/1/configs.json");
+    ck_assert_int_eq(r.status, 200);
+    ck_assert_ptr_nonnull(strstr(http_header(&r, "ETag"), text(made, "sha256")));
+    ck_assert_ptr_nonnull(strstr(r.body, "{\"E=8,N=7168,device_name=NVIDIA_H200.json\":\"{"));
+    http_reply_free(&r);
+    cJSON_Delete(made);
+    call_status("GET", "/api/v1/releases/1/tuned_fmoe.csv", 409);
+    call_status("GET", "/api/v1/releases/1/manifest.json", 200);
+    call_status("POST", "/api/v1/releases?name=table&batch=1", 201);
+    call_status("GET", "/api/v1/releases/2/configs.json", 409);
+    call_status("POST", "/api/v1/channels/vllm/stage?release=1", 200);
+    call_status("POST", "/api/v1/channels/vllm/approve?release=1", 200);
+    call_status("GET", "/api/v1/channels/vllm/tuned_fmoe.csv", 409);
+    r = http_get(http_harness_port(h), "/api/v1/channels/vllm/configs.json");
+    ck_assert_int_eq(r.status, 200);
+    ck_assert_str_eq(http_header(&r, "Moefarm-Release"), "1 files");
+    http_reply_free(&r);
+}
+
 MF_TEST(differences_by_key)
 {
     call_status("POST", "/api/v1/releases?name=one", 201);
