@@ -1,0 +1,77 @@
+"""Prints the results of check_python_gpu.sh from the farm's API.
+
+usage: python_gpu_table.py planted|board TASK
+
+planted: one line per planted candidate: OK or FAIL, name, status, time and reason. Ends with status 1 if a
+line says FAIL. board: the steps of torch families with status and time."""
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import urllib.request
+from typing import Any, Dict, List
+
+# candidate: statuses that are right, and a pattern of the reason
+EXPECTED = {
+    "ok": ("ok", ""),
+    "wrong": ("wrong", ""),
+    "nan_row": ("wrong", "not finite"),
+    "past_end": ("wrong", "guard: .* past the end of y"),
+    "sleep": ("ok", ""),
+    "own_time": ("ok", ""),
+    "item": ("ok", "timed eagerly"),
+    "other_stream": ("unsupported|wrong", ""),
+    "part_on_other_stream": ("unsupported|wrong", ""),
+    "default_stream": ("unsupported|wrong", ""),
+    "empty": ("unsupported", "no kernels"),
+    "crash": ("crash|quarantined", ""),
+    "hang": ("hang|quarantined", ""),
+    "freed_graph": ("crash|unsupported|wrong|hang|quarantined", ""),
+    "z_last": ("ok", ""),
+}
+LIKE_OK = 1.3  # times of `sleep`, `own_time` and `z_last` are at most this multiple of that of `ok`
+
+
+def steps(task: str, family: str) -> List[Dict[str, Any]]:
+    url = f"{os.environ['MOEFARM_URL']}/api/v1/tasks/{task}/steps?limit=500&family={family}"
+    with urllib.request.urlopen(url, timeout=20) as reply:
+        items: List[Dict[str, Any]] = json.load(reply)["items"]
+    return items
+
+
+def verdict(step: Dict[str, Any], ok_us: float) -> str:
+    statuses, pattern = EXPECTED[step["name"]]
+    right = re.fullmatch(statuses, step["status"] or "") and re.search(pattern, step["reason"] or "")
+    if right and step["name"] in ("sleep", "own_time", "z_last"):
+        right = ok_us / LIKE_OK <= (step["us"] or 0) <= ok_us * LIKE_OK
+    return "OK  " if right else "FAIL"
+
+
+def line(step: Dict[str, Any]) -> str:
+    us = "" if step["us"] is None else f"{step['us']:.2f} us"
+    return f"{step['name']:22} {step['status'] or 'no result':12} {us:>12}  {step['reason'] or ''}"
+
+
+def main() -> int:
+    kind, task = sys.argv[1:3]
+    if kind == "board":
+        for family in ("torch_grouped", "torch_example"):
+            for step in steps(task, family):
+                print(f"  {family}: {line(step)}")
+        return 0
+    found = {step["name"]: step for step in steps(task, "planted")}
+    ok_us = found.get("ok", {}).get("us") or 0
+    failed = 0
+    for name in EXPECTED:
+        step = found.get(name, {"name": name, "status": None, "us": None, "reason": "not in the list"})
+        said = verdict(step, ok_us)
+        failed += said == "FAIL"
+        print(said, line(step))
+    print(f"{len(EXPECTED) - failed} of {len(EXPECTED)} planted candidates are judged correctly")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
