@@ -50,6 +50,22 @@ const struct mf_device_peak *mf_device_peak_find(const struct mf_device_class *c
     return NULL;
 }
 
+static bool has_amx(const struct mf_device_class *class)
+{
+    return strstr(class->gfx, "rapids") != NULL;
+}
+
+double mf_device_peak_ratio(const struct mf_device_class *class, enum mf_dtype activations)
+{
+    bool integer = activations == MF_DTYPE_INT8 || activations == MF_DTYPE_INT4;
+    int bits = mf_dtype_bits(activations);
+    if (!mf_device_class_is_cpu(class))
+        return 16.0 / bits;
+    if (has_amx(class))
+        return bits < 16 ? 32 : 16;
+    return integer ? 4 : 1;
+}
+
 double mf_device_peak_tflops(const struct mf_device_peak *peak, enum mf_dtype activations)
 {
     double tf_8 = peak->tf_8 > 0 ? peak->tf_8 : peak->tf_16;

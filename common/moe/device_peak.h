@@ -23,6 +23,12 @@ struct mf_device_peak {
 
 /* Returns NULL for a class without known figures. */
 const struct mf_device_peak *mf_device_peak_find(const struct mf_device_class *class);
+/* Returns how many times the peak of 16- and 32-bit floats, as devices measure it, a device of the class may
+ * reach with activations of this type. A tensor core multiplies 2 values of 8 bits or 4 of 4 bits in place of
+ * one of 16 bits. VNNI instructions of a CPU multiply 4 integers in place of one float. The peak of AMX is
+ * not measured: per cycle, AMX executes 1,024 bf16 or 2,048 int8 operations, AVX-512 at least 64 float
+ * operations. */
+double mf_device_peak_ratio(const struct mf_device_class *class, enum mf_dtype activations);
 /* Returns the peak in TFLOP/s (int8: TOP/s) for activations of this type, or of the next wider type if the
  * device does not support this type. */
 double mf_device_peak_tflops(const struct mf_device_peak *peak, enum mf_dtype activations);

@@ -6,6 +6,7 @@
 #include "common/base/cleanup.h"
 #include "common/base/clock.h"
 #include "common/base/text.h"
+#include "common/moe/device_peak.h"
 #include "kernels/core/vector.h"
 #include "kernels/cpu/device_cpu.h"
 
@@ -163,7 +164,9 @@ static double routed_flops(const struct mf_measured *m, double flops)
 static int implausible(const struct mf_measured *m, double us, double flops, char *why, size_t cap)
 {
     const struct mf_device_info *d = &m->session->device->info;
-    double peak = fmax(fmax(d->peak_gflops_bf16, d->peak_gflops_f32), d->peak_gflops_fp8);
+    /* a device does not measure the peak of every type */
+    double peak = fmax(d->peak_gflops_fp8, fmax(d->peak_gflops_bf16, d->peak_gflops_f32) *
+                                               mf_device_peak_ratio(&d->class, m->session->shape.q_dtype_a));
     if (!(us > 0)) {
         mf_format(why, cap, "implausible: its time is %.3g µs", us);
         return 1;

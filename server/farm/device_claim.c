@@ -16,11 +16,6 @@
 #define THREAD_GFLOPS 10240.0
 #define THREAD_GBS    320.0
 
-/* How many products of narrow types replace a product of the types whose peaks a CPU measures: VNNI
- * instructions multiply 4 values of 8 bits in place of one float. A tensor core multiplies 2 values of 8 bits
- * or 4 of 4 bits in place of one of 16 bits. */
-#define CPU_PRODUCTS 4.0
-
 static const struct {
     const char *key;
     int type;
@@ -116,25 +111,13 @@ static int check_ceilings(const cJSON *device, const struct mf_ceilings *c, cons
                  : check_ceiling("mem_read_gbs", "GB/s", c->mem_read_gbs, limits->gbs, limits->source, why);
 }
 
-/* CPUs with AMX, whose peak is not measured. */
-static bool has_amx(const struct mf_device_class *class)
-{
-    return strstr(class->gfx, "rapids") != NULL;
-}
-
 static double dtype_gflops(const struct mf_ceilings *c, const struct mf_device_class *class,
                            const struct mf_device_peak *known, double bf16, enum mf_dtype dtype)
 {
-    int bits = mf_dtype_bits(dtype);
-    double products = 16.0 / bits;
-    if (c->cpu_threads && c->peak_gflops > 0) {
-        double amx = has_amx(class) ? THREAD_GFLOPS * c->cpu_threads : 0;
-        return fmax(c->peak_gflops * (bits < 16 ? CPU_PRODUCTS : 1), bits < 16 ? amx : amx / 2);
-    }
     if (!known)
-        return c->peak_gflops * products;
-    double published = 1e3 * mf_device_peak_tflops(known, dtype);
-    return fmax(published * fmax(1, bf16 / (1e3 * known->tf_16)), bits < 16 ? c->peak_gflops : 0);
+        return c->peak_gflops * mf_device_peak_ratio(class, dtype);
+    double published = 1e3 * mf_device_peak_tflops(known, dtype) * fmax(1, bf16 / (1e3 * known->tf_16));
+    return mf_dtype_bits(dtype) < 16 ? fmax(published, c->peak_gflops) : published;
 }
 
 int mf_device_claim_read(const cJSON *device, const struct mf_device_class *class, bool simulated,

@@ -1,5 +1,6 @@
 #include "common/table/table_check.h"
 
+#include "common/base/text.h"
 #include "common/moe/device_peak.h"
 #include "common/moe/layer.h"
 #include "support/mf_check.h"
@@ -331,6 +332,28 @@ MF_TEST(test_peaks)
     ck_assert_double_eq(p->cache_mb, 40);
     ck_assert_ptr_null(mf_device_peak_find(&(struct mf_device_class){"gfx942", 305}));
     ck_assert_ptr_null(mf_device_peak_find(&(struct mf_device_class){"cpu-znver4", 304}));
+}
+
+static const struct {
+    const char *gfx;
+    enum mf_dtype activations;
+    double ratio;
+} ratios[] = {
+    {"gfx942", MF_DTYPE_BF16, 1},
+    {"gfx942", MF_DTYPE_FP8_E4M3FNUZ, 2},
+    {"sm_100", MF_DTYPE_FP4X2, 4},
+    {"cpu-znver5", MF_DTYPE_BF16, 1},
+    {"cpu-znver5", MF_DTYPE_INT8, 4},
+    {"cpu-znver5", MF_DTYPE_FP8_E4M3FN, 1},
+    {"cpu-emeraldrapids", MF_DTYPE_BF16, 16},
+    {"cpu-sapphirerapids", MF_DTYPE_INT8, 32},
+};
+
+MF_TEST(test_peak_ratios, .rows = MF_ARRAY_LEN(ratios))
+{
+    struct mf_device_class class = {.cu_num = 2};
+    ck_assert_int_eq(mf_copy(class.gfx, sizeof(class.gfx), ratios[_i].gfx), 0);
+    ck_assert_double_eq(mf_device_peak_ratio(&class, ratios[_i].activations), ratios[_i].ratio);
 }
 
 int main(void)

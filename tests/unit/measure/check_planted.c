@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
+#include "common/base/text.h"
 #include "support/kernels/planted_session.h"
 
 #include "support/mf_check.h"
@@ -202,6 +203,35 @@ MF_TEST(lying_clock, .rows = MF_ARRAY_LEN(clocks))
     struct mf_unit_result r = planted_probe(&step);
     ck_assert_msg(r.status == MF_STATUS_IMPLAUSIBLE, "%s", mf_status_name(r.status));
     ck_assert_msg(strstr(r.reason, clocks[_i].reason) != NULL, "%s", r.reason);
+}
+
+static const struct {
+    const char *gfx;
+    int format; /* of planted_shape: 0 bf16, 1 fp8 */
+    double gflops;
+    enum mf_status status;
+} rates[] = {
+    {"gfx942", 0, 2050, MF_STATUS_OK},
+    {"gfx942", 0, 2200, MF_STATUS_IMPLAUSIBLE},
+    /* the device has measured its peak with bf16 only; a GPU computes twice as fast with fp8 */
+    {"gfx942", 1, 4100, MF_STATUS_OK},
+    {"gfx942", 1, 4400, MF_STATUS_IMPLAUSIBLE},
+    {"cpu-planted", 1, 2200, MF_STATUS_IMPLAUSIBLE},
+};
+
+MF_TEST(peak_depends_on_type, .rows = MF_ARRAY_LEN(rates))
+{
+    static const double us[] = {1000};
+    struct mf_shape s = planted_shape(rates[_i].format, 3);
+    ck_assert_int_eq(mf_copy(test_device->info.class.gfx, sizeof(test_device->info.class.gfx), rates[_i].gfx),
+                     0);
+    test_device->info.simulated = true; /* the ceilings are not measured again */
+    planted_device_set_times(test_device, us, 1);
+    start(&s, "uniform");
+    struct mf_step step = planted_step(&s, "stage1", 4, PLANTED_NONE);
+    step.flops = rates[_i].gflops * us[0] * 1e3;
+    struct mf_unit_result r = planted_probe(&step);
+    ck_assert_msg(r.status == rates[_i].status, "%s: %s", mf_status_name(r.status), r.reason);
 }
 
 /* A step that would read weights faster than the memory bandwidth allows is implausible, because the
