@@ -121,9 +121,9 @@ class OwnTime(Layer):
 
 CANDIDATES: Dict[str, Callable[[Shape], Layer]] = {
     "ok": Layer, "wrong": Wrong, "nan_row": NanRow, "past_end": PastEnd, "sleep": Sleep, "own_time": OwnTime,
-    "item": Item, "other_stream": OtherStream, "part_on_other_stream": PartOnOtherStream,
-    "default_stream": DefaultStream, "empty": Empty, "crash": Crash, "hang": Hang, "freed_graph": FreedGraph,
-    "z_last": Layer,
+    "item": Item, "after_item": Layer, "other_stream": OtherStream,
+    "part_on_other_stream": PartOnOtherStream, "default_stream": DefaultStream, "after_default": Layer,
+    "empty": Empty, "crash": Crash, "hang": Hang, "freed_graph": FreedGraph, "z_last": Layer,
 }
 
 

@@ -125,9 +125,12 @@ int mf_hip_launch_graph(struct mf_device *base, void *graph)
 {
     struct hip_device *d = mf_hip_of(base);
     int kernels = count_kernels(d, (hipGraph_t)graph, 0);
-    if (kernels == 0)
-        mf_format(base->open_error, sizeof(base->open_error),
-                  "the captured graph has no kernels: the work ran on another stream, or there is none");
+    if (kernels <= 0)
+        mf_format(base->open_error, sizeof(base->open_error), "%s",
+                  kernels == 0
+                      ? "the captured graph has no kernels: the work ran on another stream, or there "
+                        "is none"
+                      : "the runtime cannot read the captured graph, which must exist until `close`");
     if (kernels <= 0)
         return kernels < 0 ? kernels : -ENODATA;
     hipError_t e = d->capturing ? add_child(d, (hipGraph_t)graph) : run_graph(d, (hipGraph_t)graph);
