@@ -34,6 +34,18 @@ CREATE TABLE device_model (             -- a product (SKU) of a class; times are
     UNIQUE (class, name, simulated)
 ) STRICT;
 
+CREATE TABLE family (                   -- a kernel family at a revision
+    id          INTEGER PRIMARY KEY,
+    name        TEXT NOT NULL,
+    revision    TEXT NOT NULL,
+    UNIQUE (name, revision)
+) STRICT;
+
+CREATE TABLE family_set (               -- families that a unit needs: its worker must offer all of them
+    id          INTEGER PRIMARY KEY,
+    families    TEXT NOT NULL UNIQUE    -- JSON array of family ids in ascending order
+) STRICT;
+
 CREATE TABLE worker (
     id          INTEGER PRIMARY KEY,
     name        TEXT NOT NULL UNIQUE,
@@ -42,8 +54,8 @@ CREATE TABLE worker (
     host        TEXT NOT NULL,
     pid         INTEGER NOT NULL,
     version     TEXT NOT NULL,
-    revision    TEXT NOT NULL,          -- kernel revision
-    families    TEXT NOT NULL,          -- JSON array
+    revision    TEXT NOT NULL,          -- kernel revision of its build
+    families    TEXT NOT NULL,          -- JSON: {family: revision}
     state       TEXT NOT NULL CHECK (state IN ('idle', 'busy', 'draining', 'lost', 'gone')),
     unit        INTEGER,                -- unit in progress
     step        TEXT NOT NULL DEFAULT '', -- step in progress
@@ -57,8 +69,24 @@ CREATE TABLE worker (
     -- reason why the worker gets no units and its statistics do not count (server/farm/trust.h); '': it is
     -- trusted
     quarantined TEXT NOT NULL DEFAULT '',
-    n_undone    INTEGER NOT NULL DEFAULT 0 -- messages that could not be applied
+    n_undone    INTEGER NOT NULL DEFAULT 0, -- messages that could not be applied
+    refused_families TEXT NOT NULL DEFAULT '[]' -- JSON: [{name, why}], families that it could not load
 ) STRICT;
+
+CREATE TABLE worker_family (            -- families that a worker offers
+    worker      INTEGER NOT NULL REFERENCES worker,
+    family      INTEGER NOT NULL REFERENCES family,
+    PRIMARY KEY (worker, family)
+) STRICT, WITHOUT ROWID;
+
+-- Sets of which the worker offers all families; derived from worker_family. An idle worker looks for ready
+-- units set by set, so it never scans units that it cannot run.
+CREATE TABLE worker_family_set (
+    worker      INTEGER NOT NULL REFERENCES worker,
+    family_set  INTEGER NOT NULL REFERENCES family_set,
+    PRIMARY KEY (worker, family_set)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX worker_family_set_set ON worker_family_set (family_set);
 
 -- ---- access: only hashes of secrets are stored ----
 
@@ -108,17 +136,24 @@ CREATE TABLE batch (
     ended_ms    INTEGER
 ) STRICT;
 
+-- Families that a batch tunes on a class: those that available workers offered when the first task began
+CREATE TABLE batch_family (
+    batch       INTEGER NOT NULL REFERENCES batch,
+    class       INTEGER NOT NULL REFERENCES device_class,
+    family      INTEGER NOT NULL REFERENCES family,
+    PRIMARY KEY (batch, class, family)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE task (                     -- one shape of a batch on one device class
     id          INTEGER PRIMARY KEY,
     batch       INTEGER NOT NULL REFERENCES batch,
     shape       INTEGER NOT NULL REFERENCES shape,
     -- NULL (only in state waiting): the class of the first worker to join
     class       INTEGER REFERENCES device_class,
-    -- waiting: no worker of the class with the batch's kernel revision is connected
+    -- waiting: no worker of the class with a family of the batch is connected
     state       TEXT NOT NULL CHECK (state IN ('waiting', 'enumerating', 'probing', 'ranking', 'racing',
                                                'done', 'comparing', 'failed', 'cancelled')),
     reason      TEXT NOT NULL DEFAULT '', -- failed: why it failed; waiting: what it waits for
-    enumeration INTEGER REFERENCES enumeration,
     model       INTEGER REFERENCES device_model, -- set by the first probe: one model per task
     n_steps     INTEGER NOT NULL DEFAULT 0, -- number of steps to measure
     n_measured  INTEGER NOT NULL DEFAULT 0, -- number of steps with a deciding result
@@ -127,14 +162,13 @@ CREATE TABLE task (                     -- one shape of a batch on one device cl
     UNIQUE (batch, shape, class),
     CHECK (class IS NOT NULL OR state IN ('waiting', 'cancelled'))
 ) STRICT;
-CREATE INDEX task_enumeration ON task (enumeration);
 CREATE INDEX task_state ON task (state, class);
 CREATE INDEX task_shape ON task (shape);
 CREATE INDEX task_worker ON task (worker) WHERE worker IS NOT NULL;
 
 -- ---- candidates ----
 
-CREATE TABLE kernel (                   -- a step's name at a kernel revision
+CREATE TABLE kernel (                   -- a step's name at a revision of its family
     id          INTEGER PRIMARY KEY,
     family      TEXT NOT NULL,
     revision    TEXT NOT NULL,
@@ -142,18 +176,25 @@ CREATE TABLE kernel (                   -- a step's name at a kernel revision
     UNIQUE (family, revision, name)
 ) STRICT;
 
-CREATE TABLE enumeration (              -- the steps that a class offers for a shape at a kernel revision
+CREATE TABLE enumeration (              -- the steps that a family offers for a shape on a class
     id          INTEGER PRIMARY KEY,
     class       INTEGER NOT NULL REFERENCES device_class,
     shape       INTEGER NOT NULL REFERENCES shape,
-    revision    TEXT NOT NULL,
+    family      INTEGER NOT NULL REFERENCES family,
     complete    INTEGER NOT NULL DEFAULT 0 CHECK (complete IN (0, 1)),
     worker      INTEGER REFERENCES worker, -- the worker that lists the steps; NULL: none yet, or not known
     -- own id: its worker was quarantined, its key revoked, or another worker contradicted it, so later tasks
     -- enumerate again; 0: in use
     dropped     INTEGER NOT NULL DEFAULT 0,
-    UNIQUE (class, shape, revision, dropped)
+    UNIQUE (class, shape, family, dropped)
 ) STRICT;
+
+CREATE TABLE task_enumeration (         -- the task's steps: those of these enumerations
+    task        INTEGER NOT NULL REFERENCES task,
+    enumeration INTEGER NOT NULL REFERENCES enumeration,
+    PRIMARY KEY (task, enumeration)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX task_enumeration_enumeration ON task_enumeration (enumeration);
 
 CREATE TABLE step (
     id          INTEGER PRIMARY KEY,
@@ -211,7 +252,8 @@ CREATE TABLE unit (
     kind        TEXT NOT NULL CHECK (kind IN ('enumerate', 'probe', 'race', 'compare')),
     state       TEXT NOT NULL CHECK (state IN ('ready', 'leased', 'done', 'failed', 'cancelled')),
     priority    INTEGER NOT NULL,
-    body        TEXT NOT NULL,          -- JSON: ids of the steps or pipelines, by kind
+    families    INTEGER NOT NULL REFERENCES family_set,
+    body        TEXT NOT NULL,          -- JSON: id of the enumeration, or ids of the steps or pipelines
     avoid_worker INTEGER,               -- worker that runs this unit only if no other worker can
     attempt     INTEGER NOT NULL DEFAULT 0,
     epoch       INTEGER NOT NULL DEFAULT 0,
@@ -226,8 +268,10 @@ CREATE TABLE unit (
     -- units of all other tasks.
     busy        INTEGER NOT NULL DEFAULT 0 CHECK (busy IN (0, 1))
 ) STRICT;
-CREATE INDEX unit_ready ON unit (state, class, priority DESC, start_tag, id);
-CREATE INDEX unit_free ON unit (class, priority DESC, start_tag, id) WHERE state = 'ready' AND busy = 0;
+CREATE INDEX unit_ready ON unit (state, class, families, priority DESC, start_tag, id);
+CREATE INDEX unit_free ON unit (class, families, priority DESC, start_tag, id)
+    WHERE state = 'ready' AND busy = 0;
+CREATE INDEX unit_start_tag ON unit (class, priority, start_tag) WHERE state = 'ready';
 CREATE INDEX unit_enumerate ON unit (class, priority DESC, id) WHERE state = 'ready' AND kind = 'enumerate';
 CREATE INDEX unit_task ON unit (task, state, kind);
 

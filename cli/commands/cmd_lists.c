@@ -11,6 +11,7 @@
 #include "common/base/clock.h"
 #include "common/base/json.h"
 #include "common/base/text.h"
+#include "common/moe/status.h"
 
 #define NOTES_MAX (1u << 20)
 
@@ -128,8 +129,22 @@ static double measuring_fraction(const cJSON *worker)
     return mf_api_double(busy, "timing", 0) + mf_api_double(busy, "verify", 0);
 }
 
-static const char *const worker_names[] = {"worker",    "name",    "class",  "state", "seen",
-                                           "measuring", "results", "deaths", "model", "step"};
+static const char *const worker_names[] = {"worker", "name",      "class",           "state",
+                                           "seen",   "measuring", "results",         "deaths",
+                                           "model",  "step",      "refused families"};
+
+/* Adds the families that the worker could not load: "name (reason), name (reason)". */
+static void add_refused_families(struct mf_columns *c, const cJSON *worker)
+{
+    char text[2 * MF_REASON_MAX] = "";
+    const cJSON *item;
+    cJSON_ArrayForEach (item, mf_json_array(worker, "refused_families")) {
+        size_t len = strlen(text);
+        mf_format(text + len, sizeof(text) - len, "%s%s (%s)", len ? ", " : "", mf_api_text(item, "name", ""),
+                  mf_api_text(item, "why", ""));
+    }
+    mf_columns_add(c, text);
+}
 
 static void add_worker(struct mf_columns *c, const cJSON *w)
 {
@@ -146,6 +161,7 @@ static void add_worker(struct mf_columns *c, const cJSON *w)
     mf_columns_addf(c, "%" PRId64, mf_api_i64(w, "n_deaths", 0));
     mf_columns_add(c, mf_api_text(w, "model", ""));
     mf_columns_add(c, mf_api_text(w, "step", ""));
+    add_refused_families(c, w);
 }
 
 int mf_cmd_workers(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)

@@ -177,11 +177,15 @@ int mf_family_plugin_load_guarded(struct mf_family_plugins *p, const char *path,
     return r < 0 ? r : mf_family_plugin_load(p, path, why, why_cap);
 }
 
+void mf_family_plugins_drop_last(struct mf_family_plugins *p)
+{
+    (void)dlclose(p->handles[--p->n]);
+}
+
 void mf_family_plugins_release(struct mf_family_plugins *p)
 {
-    for (size_t i = 0; i < p->n; i++)
-        (void)dlclose(p->handles[i]);
-    *p = (struct mf_family_plugins){0};
+    while (p->n > 0)
+        mf_family_plugins_drop_last(p);
 }
 
 void mf_kernel_revision_with(uint64_t hash, char buf[MF_REVISION_MAX])

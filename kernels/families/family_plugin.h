@@ -29,6 +29,8 @@ int mf_family_plugin_load(struct mf_family_plugins *p, const char *path, char *w
 /* Does the same as mf_family_plugin_load, but first loads the object in a child process, so that a crash or
  * hang happens in the child. The calling process must be single-threaded. */
 int mf_family_plugin_load_guarded(struct mf_family_plugins *p, const char *path, char *why, size_t why_cap);
+/* Unloads the object that was loaded last. */
+void mf_family_plugins_drop_last(struct mf_family_plugins *p);
 /* Unloads all objects. Their kernels must be closed. */
 void mf_family_plugins_release(struct mf_family_plugins *p);
 static inline struct mf_family_set mf_family_plugins_set(const struct mf_family_plugins *p)

@@ -85,7 +85,7 @@ static const char *text_of(const cJSON *json, const char *key)
 /* Storage of a row's texts until mf_table_add copies them. */
 struct row_texts {
     char pipeline[MF_EXPORT_PIPELINE_MAX];
-    char layout[128], model[128], revision[128], compiler[256], routing[MF_ROUTING_TEXT_MAX], seed[32], n[24],
+    char layout[128], model[128], revision[512], compiler[256], routing[MF_ROUTING_TEXT_MAX], seed[32], n[24],
         mad[32], provenance[64], form[MF_SHAPE_FORM_MAX], unstable[MF_REASON_MAX];
 };
 

@@ -27,9 +27,13 @@ static int compare(const void *va, const void *vb)
     const struct mf_step_row *a = va, *b = vb;
     if (a->block_m != b->block_m)
         return a->block_m < b->block_m ? -1 : 1;
+    if (a->group != b->group)
+        return a->group < b->group ? -1 : 1;
     if (a->covers != b->covers)
         return a->covers < b->covers ? -1 : 1;
     int c = strcmp(a->family, b->family);
+    if (c == 0)
+        c = (a->offered_by > b->offered_by) - (a->offered_by < b->offered_by);
     return c ? c : strcmp(a->name, b->name);
 }
 
@@ -42,12 +46,13 @@ size_t mf_plan_cut(struct mf_step_row *steps, size_t n, const struct mf_plan_opt
     for (size_t i = 0; i < n; i++) {
         double step_s = mf_plan_step_s(&steps[i], &options->ceilings);
         bool other_block = i > first && steps[i].block_m != steps[i - 1].block_m;
+        bool other_group = i > first && steps[i].group != steps[i - 1].group;
         bool other_covers = i > first && steps[i].covers != steps[i - 1].covers;
         /* A unit that is at least half full ends where the covered ops change, because its steps share little
          * data with the following steps */
         bool full = unit_s + step_s > options->target_s || (other_covers && unit_s > options->target_s / 2) ||
                     i - first == MF_PLAN_UNIT_STEPS_MAX;
-        if (i > first && (other_block || full)) {
+        if (i > first && (other_block || other_group || full)) {
             ret_ends[n_units++] = i;
             first = i;
             unit_s = 0;

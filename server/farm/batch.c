@@ -34,6 +34,7 @@ struct mf_batch *mf_batch_free(struct mf_batch *b)
     if (b) {
         free(b->options_text);
         free(b->unit_options);
+        mf_ids_release(&b->families);
         free(b);
     }
     return NULL;

@@ -4,6 +4,7 @@
 #include "common/base/json.h"
 #include "common/base/text.h"
 #include "server/choose/race_times.h"
+#include "server/store/store_family.h"
 #include "server/store/store_promote.h"
 
 #include <errno.h>
@@ -87,8 +88,41 @@ static char *print_provenance(struct mf_farm *f, const struct mf_task *g, int64_
     return mf_json_print(json);
 }
 
-/* If a layout has been chosen for the layer model, adds the rule that chose it and the reason. */
-static int add_choice(struct mf_farm *f, const struct mf_task *g, const char *provenance, char **ret)
+/* Adds the families of the pipeline's steps with their revisions, and all revisions in one text: the revision
+ * if all families have the same one, otherwise "family=revision+family=revision". */
+static int add_revisions(struct mf_farm *f, const char *steps, cJSON *provenance)
+{
+    struct mf_ids ids = {0};
+    struct mf_family_row row, first = {.name = ""};
+    cJSON *families = cJSON_AddObjectToObject(provenance, "families");
+    bool differ = false;
+    _cleanup_(mf_buf_release) struct mf_buf all;
+    mf_buf_init(&all, 16u << 10);
+    int r = mf_store_steps_families(f->store, steps, &ids);
+    for (size_t i = 0; r == 0 && i < ids.n; i++) {
+        r = mf_store_family_get(f->store, ids.all[i], &row);
+        if (r < 0)
+            break;
+        if (i == 0)
+            first = row;
+        differ = differ || strcmp(row.revision, first.revision) != 0;
+        cJSON_AddStringToObject(families, row.name, row.revision);
+        (void)mf_buf_addf(&all, "%s%s=%s", i > 0 ? "+" : "", row.name, row.revision);
+    }
+    mf_ids_release(&ids);
+    if (r == 0)
+        r = mf_buf_error(&all);
+    if (r == 0 && *first.name) {
+        cJSON_DeleteItemFromObjectCaseSensitive(provenance, "revision");
+        cJSON_AddStringToObject(provenance, "revision", differ ? all.data : first.revision);
+    }
+    return r;
+}
+
+/* Completes the provenance with the revisions of the pipeline's families and, if a layout has been chosen for
+ * the layer model, with the rule that chose it and the reason. */
+static int complete_provenance(struct mf_farm *f, const struct mf_task *g, const char *provenance,
+                               const char *steps, char **ret)
 {
     _cleanup_(mf_freep) char *body = NULL;
     const char *by = "", *reason = "";
@@ -97,7 +131,10 @@ static int add_choice(struct mf_farm *f, const struct mf_task *g, const char *pr
     if (r < 0)
         return r;
     _cleanup_(cJSON_Deletep) cJSON *json = cJSON_Parse(provenance);
-    _cleanup_(cJSON_Deletep) cJSON *choice = r > 0 ? cJSON_Parse(body) : NULL;
+    r = add_revisions(f, steps, json);
+    if (r < 0)
+        return r;
+    _cleanup_(cJSON_Deletep) cJSON *choice = body ? cJSON_Parse(body) : NULL;
     (void)mf_json_text(choice, "by", &by);
     cJSON_ArrayForEach (item, mf_json_array(choice, "layouts")) {
         if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(item, "chosen")))
@@ -273,9 +310,9 @@ int mf_config_write(struct mf_farm *f, struct mf_task *g, const struct mf_win *w
     mf_buf_init(&split.names, 16u << 10);
     _cleanup_(cJSON_Deletep) cJSON *ties = cJSON_Parse(w->ties);
     _cleanup_(mf_freep) char *provenance = NULL;
-    int r = add_choice(f, g, w->provenance, &provenance);
+    int r = mf_store_pipeline_get(f->store, w->pipeline, &p);
     if (r == 0)
-        r = mf_store_pipeline_get(f->store, w->pipeline, &p);
+        r = complete_provenance(f, g, w->provenance, p.steps, &provenance);
     if (r == 0)
         r = split_pipeline(f, g, p.steps, &split);
     struct mf_config_row row = {.task = g->id,
@@ -309,9 +346,9 @@ int mf_config_set_known_row(struct mf_farm *f, struct mf_task *g, int64_t worker
         mf_format(ties, sizeof(ties), "[%" PRId64 "]", tie);
     _cleanup_(mf_freep) char *compared = print_provenance(f, g, worker, "compare");
     _cleanup_(mf_freep) char *provenance = NULL;
-    int r = compared ? add_choice(f, g, compared, &provenance) : -ENOMEM;
+    int r = compared ? mf_store_pipeline_get(f->store, pipeline, &p) : -ENOMEM;
     if (r == 0)
-        r = mf_store_pipeline_get(f->store, pipeline, &p);
+        r = complete_provenance(f, g, compared, p.steps, &provenance);
     if (r == 0)
         r = split_pipeline(f, g, p.steps, &split);
     struct mf_config_row row = {.task = g->id,

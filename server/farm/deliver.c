@@ -355,8 +355,7 @@ static int handle_race(struct mf_farm *f, struct mf_slot *slot, struct mf_lease 
 
 /* ---- enumerate ---- */
 
-static int add_step(struct mf_farm *f, const struct mf_slot *slot, int64_t enumeration, const cJSON *json,
-                    const char **ret_why)
+static int add_step(struct mf_farm *f, int64_t enumeration, const cJSON *json, const char **ret_why)
 {
     struct mf_step step;
     if (mf_step_from_json(json, &step, ret_why) < 0)
@@ -364,7 +363,7 @@ static int add_step(struct mf_farm *f, const struct mf_slot *slot, int64_t enume
     _cleanup_(mf_freep) char *body = mf_step_print(&step);
     if (!body)
         return -ENOMEM;
-    int r = mf_store_step_add(f->store, enumeration, slot->revision, &step, body);
+    int r = mf_store_step_add(f->store, enumeration, &step, body);
     return r < 0 ? r : 0;
 }
 
@@ -383,7 +382,7 @@ static int add_rejection(struct mf_farm *f, int64_t enumeration, const cJSON *js
 
 static int end_enumerate(struct mf_farm *f, struct mf_lease *l, const struct mf_result_message *m)
 {
-    int64_t enumeration = l->task->enumeration;
+    int64_t enumeration = l->enumeration;
     if (m->status != MF_STATUS_OK)
         return mf_lease_fail(f, l, m->reason);
     int r = mf_lease_done(f, l);
@@ -394,13 +393,13 @@ static int end_enumerate(struct mf_farm *f, struct mf_lease *l, const struct mf_
 }
 
 /* Returns 1 if an item is refused. The items before the refused item have then been written. */
-static int add_all(struct mf_farm *f, const struct mf_slot *slot, int64_t enumeration,
-                   const struct mf_result_message *m, const char **ret_why)
+static int add_all(struct mf_farm *f, int64_t enumeration, const struct mf_result_message *m,
+                   const char **ret_why)
 {
     const cJSON *item;
     int r = 0;
     cJSON_ArrayForEach (item, m->steps) {
-        r = add_step(f, slot, enumeration, item, ret_why);
+        r = add_step(f, enumeration, item, ret_why);
         if (r != 0)
             return r;
     }
@@ -413,21 +412,22 @@ static int add_all(struct mf_farm *f, const struct mf_slot *slot, int64_t enumer
 }
 
 /* Returns 1 if the list is refused. Then no item of the list is written. */
-static int add_list(struct mf_farm *f, const struct mf_slot *slot, int64_t enumeration,
-                    const struct mf_result_message *m, const char **ret_why)
+static int add_list(struct mf_farm *f, int64_t enumeration, const struct mf_result_message *m,
+                    const char **ret_why)
 {
     int64_t n_steps, n_rejections;
     int r = mf_store_enumeration_counts(f->store, enumeration, &n_steps, &n_rejections);
     if (r < 0)
         return r;
     if (n_steps + cJSON_GetArraySize(m->steps) > ENUMERATION_STEPS_MAX)
-        return refuse(ret_why, "steps: expected at most 8192 for a shape");
+        return refuse(ret_why, "steps: expected at most 8192 for a shape and family");
     if (n_rejections + cJSON_GetArraySize(m->rejections) > ENUMERATION_REJECTIONS_MAX)
-        return refuse(ret_why, "rejections: expected at most 65536 for a shape; use a pattern as kernel");
+        return refuse(ret_why,
+                      "rejections: expected at most 65536 for a shape and family; use a pattern as kernel");
     r = mf_store_savepoint(f->store, MF_SAVEPOINT_PART);
     if (r < 0)
         return r;
-    int refused = add_all(f, slot, enumeration, m, ret_why);
+    int refused = add_all(f, enumeration, m, ret_why);
     if (refused < 0)
         return refused;
     r = refused ? mf_store_savepoint_rollback(f->store, MF_SAVEPOINT_PART)
@@ -438,9 +438,9 @@ static int add_list(struct mf_farm *f, const struct mf_slot *slot, int64_t enume
 static int handle_enumerate(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l,
                             struct mf_result_message *m, const char **ret_why)
 {
-    int r = mf_store_enumeration_begin(f->store, l->task->enumeration, slot->id);
+    int r = mf_store_enumeration_begin(f->store, l->enumeration, slot->id);
     if (r == 0)
-        r = add_list(f, slot, l->task->enumeration, m, ret_why);
+        r = add_list(f, l->enumeration, m, ret_why);
     if (r == 0)
         r = acknowledge(slot, m);
     return r == 0 && m->last ? end_enumerate(f, l, m) : r;
@@ -543,7 +543,7 @@ int mf_deliver(struct mf_farm *f, struct mf_slot *slot, const cJSON *json, const
     struct mf_lease *l = find_lease(f, slot, &m);
     if (!l)
         return handle_late(f, slot, &m, json, ret_why);
-    int r = m.differs ? mf_store_enumeration_dispute(f->store, l->task->enumeration, slot->id) : 0;
+    int r = m.differs ? mf_store_enumeration_dispute(f->store, m.step, m.pipeline, slot->id) : 0;
     if (r < 0)
         return r;
     switch (l->kind) {

@@ -24,13 +24,13 @@ struct mf_batch {
     int priority;
     int64_t created_ms; /* the batch uses the structure ratios and quarantines of this time */
     struct mf_batch_options options;
-    char *options_text;   /* JSON text as stored in the database */
-    char *unit_options;   /* JSON text as sent in units */
-    int64_t open_tasks;   /* unfinished tasks; 0: none, or not counted yet */
-    int64_t n_loaded;     /* number of its tasks in memory */
-    bool ended;           /* the batch has ended; its tasks are loaded only to be read or cancelled */
-    int64_t pinned_class; /* device class to which pinned_revision applies; 0: none */
-    char pinned_revision[80];
+    char *options_text;     /* JSON text as stored in the database */
+    char *unit_options;     /* JSON text as sent in units */
+    int64_t open_tasks;     /* unfinished tasks; 0: none, or not counted yet */
+    int64_t n_loaded;       /* number of its tasks in memory */
+    bool ended;             /* the batch has ended; its tasks are loaded only to be read or cancelled */
+    int64_t families_class; /* device class to which `families` applies; 0: none */
+    struct mf_ids families; /* see mf_families_of_batch */
 };
 
 /* The best times so far, by covered ops and worker. */
@@ -57,7 +57,8 @@ struct mf_submitting;
 struct mf_task {
     int64_t id;
     struct mf_batch *batch;
-    int64_t shape_id, class_id, enumeration, model;
+    int64_t shape_id, class_id, model;
+    int64_t enumeration; /* its first one; rejections that concern no single family belong to it */
     enum mf_task_state state;
     struct mf_shape shape;
     char row[MF_SHAPE_TEXT_MAX];
@@ -94,6 +95,8 @@ struct mf_lease {
     int64_t unit, attempt, epoch;
     enum mf_unit_kind kind;
     struct mf_task *task;
+    int64_t enumeration; /* unit of kind enumerate: the enumeration to complete */
+    int64_t families;    /* set of families that the unit needs */
     int64_t worker;
     struct mf_slot *slot; /* NULL after a restart, until its worker sends HELLO */
     int64_t deadline_ms;  /* monotonic */
@@ -262,6 +265,38 @@ int mf_task_measured(struct mf_farm *f, struct mf_task *g, mf_ops covers, int64_
                      enum mf_status status, double us);
 /* Writes counters, publishes events (rate-limited per task) and frees ended tasks. */
 int mf_tasks_flush(struct mf_farm *f);
+
+/* ---- family.c ---- */
+/* True if an available worker of the class offers all these families. model 0: of any model. */
+bool mf_families_are_offered(const struct mf_farm *f, int64_t class_id, int64_t model,
+                             const int64_t *families, size_t n);
+/* Finds the families that the batch tunes on the class. If no task of the batch has begun on the class, these
+ * are from now on the families that available workers offer. *ret is valid until the next call; it has no
+ * ids if no worker offers a family. */
+int mf_families_of_batch(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const struct mf_ids **ret);
+/* Chooses the device model for a task if the models of the class offer different families: the model with the
+ * most families. 0: the models do not differ. */
+int64_t mf_families_choose_model(const struct mf_farm *f, int64_t class_id, const struct mf_ids *families);
+/* Returns a number that is the same for families of the batch that the same available workers of the class
+ * and model offer. */
+int64_t mf_families_group(const struct mf_farm *f, int64_t class_id, int64_t model,
+                          const struct mf_ids *families, int64_t family);
+/* Lists the sets of the batch's families that available workers of the class and model offer together,
+ * without those that another set contains. Returns their number; 0: no worker is connected. */
+#define MF_FAMILY_SETS_MAX 8
+struct mf_family_offer {
+    int64_t families[MF_SLOT_FAMILIES_MAX];
+    size_t n;
+};
+size_t mf_families_offers(const struct mf_farm *f, int64_t class_id, int64_t model,
+                          const struct mf_ids *families, struct mf_family_offer ret[MF_FAMILY_SETS_MAX]);
+/* Adds a rejection for each family of the batch that the offer lacks, because the task's pipelines use only
+ * the families of this offer. */
+int mf_families_reject_others(struct mf_farm *f, const struct mf_task *g,
+                              const struct mf_family_offer *offer);
+/* Prints the families that no available worker of the class offers: "family two_stage at revision R". */
+int mf_families_print_missing(struct mf_farm *f, int64_t class_id, const struct mf_ids *families, char *buf,
+                              size_t cap);
 
 /* ---- rank.c ---- */
 /* Lists the task, which has state `ranking`, for mf_rank_continue. */

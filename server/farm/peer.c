@@ -17,9 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ID_MAX       (INT64_C(1) << 53)
-#define FAMILIES_MAX 64
-#define REVISION_MAX 80
+#define ID_MAX (INT64_C(1) << 53)
 /* maximum log lines per period, about refused messages, and about workers that connect and disconnect */
 #define LOG_REFUSED       10
 #define LOG_LINKS         100
@@ -65,18 +63,33 @@ struct hello {
     bool simulated, compiles;
     struct mf_device_class class;
     struct mf_ceilings ceilings;
-    const cJSON *device, *families, *running;
+    const cJSON *device, *families, *refused_families, *running;
 };
 
-/* True if the families are an object of at most FAMILIES_MAX names and revisions. */
+/* True if the families are an object of at most MF_SLOT_FAMILIES_MAX names and revisions. */
 static bool are_families(const cJSON *families)
 {
     const cJSON *family;
-    if (!families || cJSON_GetArraySize(families) > FAMILIES_MAX)
+    if (!families || cJSON_GetArraySize(families) > MF_SLOT_FAMILIES_MAX)
         return false;
     cJSON_ArrayForEach (family, families) {
         if (!mf_is_name(family->string, MF_FAMILY_NAME_MAX - 1) || !cJSON_IsString(family) ||
-            !mf_is_name(family->valuestring, REVISION_MAX - 1))
+            !mf_is_name(family->valuestring, MF_REVISION_TEXT_MAX - 1))
+            return false;
+    }
+    return true;
+}
+
+/* True if the refused families are an array of at most MF_SLOT_FAMILIES_MAX names and reasons. NULL: none. */
+static bool are_refused_families(const cJSON *refused)
+{
+    const cJSON *item;
+    const char *name, *why;
+    if (refused && (!cJSON_IsArray(refused) || cJSON_GetArraySize(refused) > MF_SLOT_FAMILIES_MAX))
+        return false;
+    cJSON_ArrayForEach (item, refused) {
+        if (mf_json_text(item, "name", &name) < 0 || !mf_is_name(name, MF_FAMILY_NAME_MAX - 1) ||
+            mf_json_text(item, "why", &why) < 0 || strlen(why) >= MF_REASON_MAX)
             return false;
     }
     return true;
@@ -95,7 +108,8 @@ static const char *read_hello(const cJSON *json, struct hello *h)
         return "class: expected gfx/cu_num, as in gfx942/304";
     if (mf_json_text(json, "model", &h->model) < 0 || !*h->model || strlen(h->model) > 200)
         return "model: expected a text of 1 to 200 bytes";
-    if (mf_json_text(json, "revision", &h->revision) < 0 || !mf_is_name(h->revision, REVISION_MAX - 1))
+    if (mf_json_text(json, "revision", &h->revision) < 0 ||
+        !mf_is_name(h->revision, MF_REVISION_TEXT_MAX - 1))
         return "revision: expected a name of 1 to 79 letters, digits, '.', '_' and '-'";
     if (mf_json_text(json, "host", &h->host) == -EINVAL || strlen(h->host) > 255)
         return "host: expected a text of at most 255 bytes";
@@ -111,11 +125,16 @@ static const char *read_hello(const cJSON *json, struct hello *h)
         return "compiles: expected true or false";
     h->device = mf_json_object(json, "device");
     h->families = mf_json_object(json, "families");
+    h->refused_families = cJSON_GetObjectItemCaseSensitive(json, "refused_families");
     h->running = mf_json_array(json, "running");
     if (!are_families(h->families))
         return "families: expected an object of at most 64 family names, each with its revision, a name of 1 "
                "to 79 "
                "letters, digits, '.', '_' and '-'";
+    if (!are_refused_families(h->refused_families))
+        return "refused_families: expected an array of at most 64 objects, each with a family name as name "
+               "and a "
+               "text of at most 319 bytes as why";
     if (!h->device || cJSON_GetArraySize(h->running) > 64)
         return "device and running: expected an object and an array of at most 64";
     return NULL;
@@ -202,20 +221,23 @@ static int send_welcome(struct mf_farm *f, struct mf_slot *slot, const cJSON *ru
 }
 
 /* Copies the fields of HELLO to the slot and to the worker's row. */
-static int fill_slot(struct mf_farm *f, struct mf_slot *slot, const struct hello *h, const char *families,
-                     const char *device)
+static int fill_slot(struct mf_farm *f, struct mf_slot *slot, const struct hello *h, const char *device)
 {
+    _cleanup_(mf_freep) char *families = mf_json_print(h->families);
+    _cleanup_(mf_freep) char *refused =
+        h->refused_families ? mf_json_print(h->refused_families) : strdup("[]");
     struct mf_worker_row row = {.name = h->worker,
                                 .instance = h->instance,
                                 .host = h->host,
                                 .version = h->version,
                                 .revision = h->revision,
                                 .families = families,
+                                .refused_families = refused,
                                 .sandbox = h->sandbox,
                                 .device = device,
                                 .model = slot->model_id,
                                 .pid = h->pid};
-    char *provenance = print_provenance(h);
+    char *provenance = families && refused ? print_provenance(h) : NULL;
     if (!provenance)
         return -ENOMEM;
     free(slot->provenance);
@@ -229,8 +251,6 @@ static int fill_slot(struct mf_farm *f, struct mf_slot *slot, const struct hello
     slot->dirty = true;
     slot->ceilings = h->ceilings;
     int r = mf_copy(slot->instance, sizeof(slot->instance), h->instance);
-    if (r == 0)
-        r = mf_copy(slot->revision, sizeof(slot->revision), h->revision);
     return r < 0 ? r : mf_store_worker_hello(f->store, &row, f->wall_ms, slot);
 }
 
@@ -238,9 +258,8 @@ static int admit(struct mf_farm *f, const struct mf_mail *mail, const struct hel
                  int64_t class_id, int64_t model_id)
 {
     struct mf_slot *slot = mf_slots_by_name(&f->slots, h->worker);
-    _cleanup_(mf_freep) char *families = mf_json_print(h->families);
-    int r = families ? 0 : -ENOMEM;
-    if (r == 0 && slot) {
+    int r = 0;
+    if (slot) {
         /* The worker has reconnected. reclaim_leases assigns the leases that its HELLO lists to the slot
          * again */
         MF_MAP_EACH(&f->leases, e)
@@ -251,7 +270,7 @@ static int admit(struct mf_farm *f, const struct mf_mail *mail, const struct hel
         }
         slot->n_leases = 0;
         r = mf_slots_set_peer(&f->slots, slot, &mail->peer);
-    } else if (r == 0) {
+    } else {
         struct mf_slot *previous = mf_slots_by_peer(&f->slots, &mail->peer);
         if (previous)
             r = mf_peer_remove(f, previous, "lost", "another worker name uses its connection");
@@ -262,7 +281,7 @@ static int admit(struct mf_farm *f, const struct mf_mail *mail, const struct hel
         return r;
     slot->class_id = class_id;
     slot->model_id = model_id;
-    r = fill_slot(f, slot, h, families, device);
+    r = fill_slot(f, slot, h, device);
     if (r == 0)
         r = mf_trust_judge_model(f, slot);
     if (r == 0)

@@ -4,6 +4,7 @@
 #include "common/base/log.h"
 #include "common/base/text.h"
 #include "common/moe/pipeline_text.h"
+#include "server/store/store_family.h"
 #include "server/store/store_promote.h"
 
 #include <assert.h>
@@ -264,6 +265,19 @@ static int add_unit(struct mf_farm *f, struct mf_task *g, const struct mf_promot
     return r;
 }
 
+/* Returns 1 if workers offer the families of both rows, but no worker offers all of them, otherwise 0. */
+static int are_apart(struct mf_farm *f, const struct mf_task *g, const struct mf_promotion *p)
+{
+    struct mf_ids ids = {0};
+    bool apart = true;
+    int r = mf_store_pipelines_families(f->store, p->old, p->new, &ids);
+    for (size_t i = 0; i < ids.n && apart; i++)
+        apart = mf_families_are_offered(f, g->class_id, g->model, &ids.all[i], 1);
+    apart = apart && !mf_families_are_offered(f, g->class_id, g->model, ids.all, ids.n);
+    mf_ids_release(&ids);
+    return r < 0 ? r : apart;
+}
+
 /* Examines the known row. Returns 1 if the rows must be compared, or 0 with the decision in p and the reason
  * in why. */
 static int examine_known(struct mf_farm *f, struct mf_task *g, const struct mf_known *known,
@@ -293,12 +307,17 @@ static int examine_known(struct mf_farm *f, struct mf_task *g, const struct mf_k
     mf_path_layout(&old->path, layout);
     bool other = !g->batch->options.layout_free && strcmp(layout, new.layout) != 0;
     p->decision = MF_DECISION_PROMOTED;
-    if (other)
+    if (other) {
         mf_format(why, MF_REASON_MAX,
                   "the known row has layout %s, but its layer model has %s, and one table cannot mix them",
                   layout, new.layout);
+    } else if ((r = are_apart(f, g, p)) > 0) {
+        p->decision = MF_DECISION_UNDECIDED;
+        mf_format(why, MF_REASON_MAX,
+                  "no connected worker offers the kernel families of both rows, so they cannot be compared");
+    }
     mf_pipeline_release(&new);
-    return !other;
+    return r < 0 ? r : !other && r == 0;
 }
 
 int mf_promote_start(struct mf_farm *f, struct mf_task *g)
@@ -393,10 +412,10 @@ static int conclude(struct mf_farm *f, struct mf_task *g, const struct mf_promot
 
 /* Returns true if a second device may confirm the verdict. Shortly after a start of moefarmd always returns
  * true, because devices may not have reconnected yet. */
-static bool may_use_second_device(const struct mf_farm *f, const struct mf_lease *l)
+static bool may_use_second_device(struct mf_farm *f, const struct mf_lease *l)
 {
-    const struct mf_slot *first = mf_slots_by_id(&f->slots, l->worker);
-    return f->reconnect_deadline_ms > 0 || (first && mf_slots_count_similar(&f->slots, first) > 0);
+    return f->reconnect_deadline_ms > 0 ||
+           mf_store_has_other_worker(f->store, l->families, l->task->model, l->worker) > 0;
 }
 
 /* Makes the decision after a comparison in which one row, or both, got no time. */

@@ -34,6 +34,7 @@ struct valid_step {
 
 struct measured {
     enum mf_consumer consumer;
+    const struct mf_family_offer *offer; /* only steps of these families; NULL: of all families */
     struct valid_step *valid_step;
     size_t n, cap;
     int counts[MF_STATUS_N_];
@@ -49,6 +50,14 @@ static bool may_dispatch(const struct measured *m, const struct mf_step *step, d
            (step->stage == MF_STAGE_MOVE || mf_consumer_takes_error(m->consumer, err, why));
 }
 
+static bool is_offered(const struct measured *m, int64_t family)
+{
+    size_t i = 0;
+    while (m->offer && i < m->offer->n && m->offer->families[i] != family)
+        i++;
+    return !m->offer || i < m->offer->n;
+}
+
 /* Collects the steps that passed all gates; only these can be in a pipeline. Eager times include the gaps
  * between launches, so they are not ranked with those of graphs. */
 static int take_measured(void *context, const struct mf_measured_row *row)
@@ -56,7 +65,7 @@ static int take_measured(void *context, const struct mf_measured_row *row)
     struct measured *m = context;
     const char *bad_field;
     m->counts[row->status]++;
-    if (row->status != MF_STATUS_OK || row->verified != 2 || !(row->us > 0))
+    if (row->status != MF_STATUS_OK || row->verified != 2 || !(row->us > 0) || !is_offered(m, row->family))
         return 0;
     if (row->is_eager) {
         m->n_eager++;
@@ -136,6 +145,37 @@ static int correct(struct mf_farm *f, const struct mf_task *g, struct mf_forecas
     return 0;
 }
 
+/* The search for a task's pipelines, done in slices. A pipeline uses only families that one worker offers
+ * together. If there are several such offers, the search runs once for each, and the offer with the best
+ * pipeline is used. */
+struct mf_ranking {
+    struct mf_family_offer offers[MF_FAMILY_SETS_MAX];
+    size_t n_offers, at;
+    const struct mf_family_offer *best; /* offer of the task's forecast */
+    struct measured measured;
+    struct mf_path_step *steps;
+    struct mf_path_problem problem;
+    struct mf_path_search *search;
+};
+
+/* Frees the search for one offer. */
+static void release_search(struct mf_ranking *k)
+{
+    k->search = mf_path_search_free(k->search);
+    free(k->steps);
+    free(k->measured.valid_step);
+    k->steps = NULL;
+    k->measured = (struct measured){.offer = NULL};
+}
+
+struct mf_ranking *mf_ranking_free(struct mf_ranking *k)
+{
+    if (k)
+        release_search(k);
+    free(k);
+    return NULL;
+}
+
 static int keep_forecast(struct mf_farm *f, struct mf_task *g, const struct measured *m,
                          struct mf_path *paths, size_t n)
 {
@@ -152,41 +192,23 @@ static int keep_forecast(struct mf_farm *f, struct mf_task *g, const struct meas
         r = correct(f, g, fc);
     if (r == 0)
         r = mf_forecast_group_layouts(fc);
-    if (r < 0) {
+    if (r < 0 || (g->forecast && mf_forecast_best_us(g->forecast) <= mf_forecast_best_us(fc))) {
         mf_forecast_free(fc);
         return r;
     }
     mf_task_drop_forecast(g);
+    g->ranking->best = g->ranking->measured.offer;
     g->forecast = fc;
     return 0;
 }
 
-/* The search for a task's pipelines, done in slices. */
-struct mf_ranking {
-    struct measured measured;
-    struct mf_path_step *steps;
-    struct mf_path_problem problem;
-    struct mf_path_search *search;
-};
-
-struct mf_ranking *mf_ranking_free(struct mf_ranking *k)
-{
-    if (!k)
-        return NULL;
-    mf_path_search_free(k->search);
-    free(k->steps);
-    free(k->measured.valid_step);
-    free(k);
-    return NULL;
-}
-
+/* Starts the search for the pipelines of the offer number `at`. */
 static int start_search(struct mf_farm *f, struct mf_task *g)
 {
-    struct mf_ranking *k = g->ranking = calloc(1, sizeof(*k));
-    if (!k)
-        return -ENOMEM;
+    struct mf_ranking *k = g->ranking;
     struct measured *m = &k->measured;
     double gap_us;
+    m->offer = k->n_offers > 0 ? &k->offers[k->at] : NULL;
     m->consumer = g->batch->options.consumer;
     int r = mf_store_measured_each(f->store, g->id, take_measured, m);
     if (r == 0)
@@ -209,6 +231,18 @@ static int start_search(struct mf_farm *f, struct mf_task *g)
     return mf_path_search_new(&k->problem, &k->search);
 }
 
+static int start_ranking(struct mf_farm *f, struct mf_task *g)
+{
+    const struct mf_ids *families;
+    g->ranking = calloc(1, sizeof(*g->ranking));
+    int r = g->ranking ? mf_families_of_batch(f, g->batch, g->class_id, &families) : -ENOMEM;
+    if (r < 0)
+        return r;
+    mf_task_drop_forecast(g);
+    g->ranking->n_offers = mf_families_offers(f, g->class_id, g->model, families, g->ranking->offers);
+    return start_search(f, g);
+}
+
 /* Records with the task's rejections that the search was cut. */
 static int report_cut(struct mf_farm *f, const struct mf_task *g, size_t n_steps)
 {
@@ -222,6 +256,7 @@ static int report_cut(struct mf_farm *f, const struct mf_task *g, size_t n_steps
                                   reason);
 }
 
+/* Returns 1 if the search for the next offer has started. */
 static int finish_search(struct mf_farm *f, struct mf_task *g)
 {
     struct mf_ranking *k = g->ranking;
@@ -231,15 +266,23 @@ static int finish_search(struct mf_farm *f, struct mf_task *g)
     if (r > 0)
         r = report_cut(f, g, k->measured.n);
     if (r == 0 && n_paths > 0)
-        return keep_forecast(f, g, &k->measured, paths, n_paths);
-    free(paths);
-    return r < 0 ? r : fail_no_pipeline(f, g, &k->measured, &k->problem);
+        r = keep_forecast(f, g, &k->measured, paths, n_paths);
+    else
+        free(paths);
+    if (r == 0 && ++k->at < k->n_offers) {
+        release_search(k);
+        r = start_search(f, g);
+        return r < 0 ? r : 1;
+    }
+    if (r == 0 && k->best)
+        r = mf_families_reject_others(f, g, k->best);
+    return r < 0 || g->forecast ? r : fail_no_pipeline(f, g, &k->measured, &k->problem);
 }
 
 /* Runs the task's search until end_ns. Returns 1 once the task is ranked or has failed, else 0. */
 static int search(struct mf_farm *f, struct mf_task *g, uint64_t end_ns)
 {
-    int r = g->ranking ? 0 : start_search(f, g);
+    int r = g->ranking ? 0 : start_ranking(f, g);
     while (r == 0 && mf_now_ns() < end_ns)
         r = mf_path_search_run(g->ranking->search, SEARCH_WORK);
     if (r == -E2BIG)
@@ -248,6 +291,8 @@ static int search(struct mf_farm *f, struct mf_task *g, uint64_t end_ns)
         r = finish_search(f, g);
     else
         return r;
+    if (r > 0)
+        return 0;
     g->ranking = mf_ranking_free(g->ranking);
     g->to_rank = false;
     if (r == 0 && g->forecast)

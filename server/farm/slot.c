@@ -110,26 +110,28 @@ bool mf_slot_is_available(const struct mf_slot *slot)
     return !slot->draining && !slot->quarantined;
 }
 
-int mf_slots_count(const struct mf_slots *s, int64_t class_id, const char *revision)
+int mf_slots_count(const struct mf_slots *s, int64_t class_id)
 {
     int n = 0;
-    for (size_t i = 0; i < s->n; i++) {
-        const struct mf_slot *slot = s->all[i];
-        n += mf_slot_is_available(slot) && slot->class_id == class_id &&
-             (!revision || strcmp(slot->revision, revision) == 0);
-    }
+    for (size_t i = 0; i < s->n; i++)
+        n += mf_slot_is_available(s->all[i]) && s->all[i]->class_id == class_id;
     return n;
 }
 
-int mf_slots_count_similar(const struct mf_slots *s, const struct mf_slot *slot)
+static bool offers_family(const struct mf_slot *slot, int64_t family)
 {
-    int n = 0;
-    for (size_t i = 0; i < s->n; i++) {
-        const struct mf_slot *other = s->all[i];
-        n += mf_slot_is_available(other) && other != slot && other->class_id == slot->class_id &&
-             other->model_id == slot->model_id && strcmp(other->revision, slot->revision) == 0;
-    }
-    return n;
+    size_t i = 0;
+    while (i < slot->n_families && slot->families[i] != family)
+        i++;
+    return i < slot->n_families;
+}
+
+bool mf_slot_offers(const struct mf_slot *slot, const int64_t *families, size_t n)
+{
+    size_t i = 0;
+    while (i < n && offers_family(slot, families[i]))
+        i++;
+    return i == n;
 }
 
 void mf_slots_clear_starved(struct mf_slots *s, int64_t class_id)

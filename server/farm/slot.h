@@ -18,8 +18,10 @@
 #include "server/link/hub.h"
 #include "server/link/map.h"
 
-#define MF_CREDIT_MAX 8
-#define MF_N_PHASES   5
+#define MF_CREDIT_MAX        8
+#define MF_N_PHASES          5
+#define MF_SLOT_FAMILIES_MAX 64
+#define MF_REVISION_TEXT_MAX 80
 
 /* Values of the last published event of a worker. */
 struct mf_slot_published {
@@ -34,7 +36,8 @@ struct mf_slot {
     char instance[MF_WORKER_NAME_MAX];
     struct mf_device_class class;
     int64_t class_id, model_id;
-    char revision[80];
+    int64_t families[MF_SLOT_FAMILIES_MAX]; /* ids of the families that it offers, in ascending order */
+    size_t n_families;
     bool simulated;
     bool quarantined; /* gets no units, and its statistics do not count (trust.h) */
     bool compiles;    /* compiles kernels of the next shapes in advance */
@@ -76,10 +79,10 @@ int mf_slots_set_peer(struct mf_slots *s, struct mf_slot *slot, const struct mf_
 void mf_slots_remove(struct mf_slots *s, struct mf_slot *slot);
 /* True if the slot may get units: it is neither draining nor quarantined. */
 bool mf_slot_is_available(const struct mf_slot *slot);
-/* Counts available slots of the class. revision NULL: counts slots of any revision. */
-int mf_slots_count(const struct mf_slots *s, int64_t class_id, const char *revision);
-/* Counts the other slots that may run the same units: available, of the same class, model and revision. */
-int mf_slots_count_similar(const struct mf_slots *s, const struct mf_slot *slot);
+/* Counts available slots of the class. */
+int mf_slots_count(const struct mf_slots *s, int64_t class_id);
+/* True if the slot offers all these families. */
+bool mf_slot_offers(const struct mf_slot *slot, const int64_t *families, size_t n);
 /* Lets the slots of the class look for units again. Call it when units of the class become ready. */
 void mf_slots_clear_starved(struct mf_slots *s, int64_t class_id);
 /* Returns "idle", "busy" or "draining". */

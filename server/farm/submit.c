@@ -173,7 +173,7 @@ static int add_warnings(struct mf_farm *f, const struct mf_ids *classes, cJSON *
     for (size_t i = 0; list && i < classes->n; i++) {
         char text[160], class_text[MF_DEVICE_CLASS_TEXT_MAX];
         struct mf_device_class class;
-        if (mf_slots_count(&f->slots, classes->all[i], NULL) > 0)
+        if (mf_slots_count(&f->slots, classes->all[i]) > 0)
             continue;
         if (!classes->all[i]) {
             mf_format(text, sizeof(text), "no worker is connected; the tasks wait for the first one");

@@ -5,9 +5,10 @@
  *      └────────────────┴────────────────────┼─────────────────┴─────────────┴─────────────────┘
  *                                            └─fail, cancel─► failed, cancelled
  *
- *   waiting      no worker of the class (with the batch's kernel revision) is connected
- *   enumerating  the task's enumeration is incomplete. Tasks may share an enumeration; then one of them has
- *                the unit. In a batch with search=enumerate, the task ends when the enumeration is complete
+ *   waiting      no worker of the class with a family of the batch is connected
+ *   enumerating  an enumeration of the task is incomplete; there is one for each family of the batch. Tasks
+ *                may share an enumeration; then one of them has the unit. In a batch with search=enumerate,
+ *                the task ends when the enumerations are complete
  *   probing      every step to measure is in a unit that is ready, leased or done
  *   ranking      each step has a deciding result; the task waits for the other tasks of its layer model
  *   racing       its pipelines are stored and a race unit is open. After the race the task has a config and
@@ -30,6 +31,7 @@
 #include "server/choose/plan.h"
 #include "server/farm/promote.h"
 #include "server/farm/regret.h"
+#include "server/store/store_family.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -102,6 +104,8 @@ static int load(struct mf_farm *f, struct mf_task *g)
     if (r == 0)
         r = mf_shape_parse(row.row, &g->shape);
     if (r == 0)
+        r = mf_store_task_first_enumeration(f->store, g->id, &g->enumeration);
+    if (r == 0)
         r = mf_store_open_units_count(f->store, g->id, &g->open_units);
     if (r == 0)
         r = mf_store_best_times(f->store, g->id, add_best_time, &g->best);
@@ -109,7 +113,6 @@ static int load(struct mf_farm *f, struct mf_task *g)
         return r;
     g->shape_id = row.shape;
     g->class_id = row.class;
-    g->enumeration = row.enumeration;
     g->model = row.model;
     g->state = row.state;
     g->n_steps = row.n_steps;
@@ -176,65 +179,84 @@ static int enter(struct mf_farm *f, struct mf_task *g, enum mf_task_state state,
 
 /* ---- waiting ─► enumerating ---- */
 
-static int add_enumerate_unit(struct mf_farm *f, struct mf_task *g)
+static int add_enumerate_unit(struct mf_farm *f, struct mf_task *g, int64_t enumeration)
 {
-    int r = mf_store_has_enumerate_unit(f->store, g->enumeration);
-    return r == 0 ? mf_unit_add(f, g, MF_UNIT_ENUMERATE, "{}", 0) : (r < 0 ? r : 0);
+    char body[48];
+    int r = mf_store_has_enumerate_unit(f->store, enumeration);
+    if (r != 0)
+        return r < 0 ? r : 0;
+    mf_format(body, sizeof(body), "{\"enumeration\":%" PRId64 "}", enumeration);
+    return mf_unit_add(f, g, MF_UNIT_ENUMERATE, body, 0);
 }
 
-/* Finds the kernel revision to which the batch is pinned on the class; *ret NULL: the batch is not pinned
- * yet. */
-static int pinned_revision(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const char **ret)
+static int set_waiting_reason(struct mf_farm *f, struct mf_task *g, const struct mf_ids *families)
 {
-    _cleanup_(mf_freep) char *revision = NULL;
-    int r = 1;
-    if (b->pinned_class != class_id) {
-        r = mf_store_pinned_revision(f->store, b->id, class_id, &revision);
-        if (r > 0) {
-            b->pinned_class = class_id;
-            mf_format(b->pinned_revision, sizeof(b->pinned_revision), "%s", revision);
-        }
-    }
-    *ret = r > 0 ? b->pinned_revision : NULL;
-    return r < 0 ? r : 0;
-}
-
-static int set_waiting_reason(struct mf_farm *f, struct mf_task *g, const char *revision)
-{
-    char reason[240], class_text[MF_DEVICE_CLASS_TEXT_MAX];
+    char reason[MF_REASON_MAX], class_text[MF_DEVICE_CLASS_TEXT_MAX], missing[MF_REASON_MAX / 2];
     struct mf_device_class class;
     int r = mf_store_class_get(f->store, g->class_id, &class);
+    if (r == 0)
+        r = mf_families_print_missing(f, g->class_id, families, missing, sizeof(missing));
     if (r < 0)
         return r;
     mf_device_class_print(&class, class_text);
-    mf_format(reason, sizeof(reason), "waits for a worker of class %s%s%s", class_text,
-              revision ? " with kernel revision " : "", revision ? revision : "");
+    mf_format(reason, sizeof(reason), "waits for a worker of class %s with %s", class_text,
+              families->n > 0 ? missing : "a kernel family; the connected workers offer none");
     r = mf_store_task_set_reason(f->store, g->id, reason);
     return r > 0 ? mf_event_task(f, g, reason) : r;
 }
 
 static int probe(struct mf_farm *f, struct mf_task *g);
 
-static int start(struct mf_farm *f, struct mf_task *g, const char *live_revision)
+/* Adds the enumerations of the families to the task. *ret_n_open: number of those that are incomplete. */
+static int add_enumerations(struct mf_farm *f, struct mf_task *g, const struct mf_ids *families,
+                            size_t *ret_n_open)
 {
-    const char *revision;
-    bool complete;
-    int r = pinned_revision(f, g->batch, g->class_id, &revision);
-    if (r < 0)
-        return r;
-    if (revision && mf_slots_count(&f->slots, g->class_id, revision) == 0)
-        return set_waiting_reason(f, g, revision);
-    r = mf_store_enumeration(f->store, g->class_id, g->shape_id, revision ? revision : live_revision,
-                             &g->enumeration, &complete);
+    *ret_n_open = 0;
+    for (size_t i = 0; i < families->n; i++) {
+        int64_t enumeration;
+        bool complete;
+        int r = mf_store_enumeration(f->store, g->class_id, g->shape_id, families->all[i], &enumeration,
+                                     &complete);
+        if (r == 0)
+            r = mf_store_task_add_enumeration(f->store, g->id, enumeration);
+        if (r < 0)
+            return r;
+        *ret_n_open += !complete;
+    }
+    return mf_store_task_first_enumeration(f->store, g->id, &g->enumeration);
+}
+
+/* Adds a unit for each incomplete enumeration of the task that has none. */
+static int add_enumerate_units(struct mf_farm *f, struct mf_task *g)
+{
+    struct mf_ids ids = {0};
+    int r = mf_store_task_enumerations_open(f->store, g->id, &ids);
+    for (size_t i = 0; r == 0 && i < ids.n; i++)
+        r = add_enumerate_unit(f, g, ids.all[i]);
+    mf_ids_release(&ids);
+    return r;
+}
+
+static int start(struct mf_farm *f, struct mf_task *g)
+{
+    const struct mf_ids *families;
+    size_t n_open;
+    bool offered = false;
+    int r = mf_families_of_batch(f, g->batch, g->class_id, &families);
+    for (size_t i = 0; r == 0 && i < families->n && !offered; i++)
+        offered = mf_families_are_offered(f, g->class_id, 0, &families->all[i], 1);
+    if (r < 0 || !offered)
+        return r < 0 ? r : set_waiting_reason(f, g, families);
+    r = add_enumerations(f, g, families, &n_open);
     if (r == 0)
-        r = mf_store_task_set_enumerating(f->store, g->id, g->enumeration);
+        r = mf_store_task_set_state(f->store, g->id, MF_TASK_ENUMERATING, "", f->wall_ms);
     if (r < 0)
         return r;
     g->state = MF_TASK_ENUMERATING;
-    if (complete)
+    if (n_open == 0)
         return probe(f, g);
     r = mf_event_task(f, g, "");
-    return r < 0 ? r : add_enumerate_unit(f, g);
+    return r < 0 ? r : add_enumerate_units(f, g);
 }
 
 bool mf_tasks_are_waking(const struct mf_farm *f)
@@ -242,11 +264,11 @@ bool mf_tasks_are_waking(const struct mf_farm *f)
     return f->wake_waiting || f->wake_at < f->wake.n || f->wake_slot < f->slots.n;
 }
 
-/* The slot whose revision starts the waiting tasks of a class; NULL: none. */
+/* The first available slot of a class, for which its waiting tasks are listed; NULL: none. */
 static const struct mf_slot *starter(const struct mf_farm *f, int64_t class_id)
 {
     for (size_t i = 0; i < f->slots.n; i++) {
-        if (f->slots.all[i]->class_id == class_id && !f->slots.all[i]->quarantined)
+        if (f->slots.all[i]->class_id == class_id && mf_slot_is_available(f->slots.all[i]))
             return f->slots.all[i];
     }
     return NULL;
@@ -267,7 +289,7 @@ static int wake_task(struct mf_farm *f, int64_t id)
     struct mf_task *g;
     int r = mf_task_get(f, id, &g);
     const struct mf_slot *slot = r == 0 ? starter(f, g->class_id) : NULL;
-    return slot && g->state == MF_TASK_WAITING && !g->batch->ended ? start(f, g, slot->revision) : r;
+    return slot && g->state == MF_TASK_WAITING && !g->batch->ended ? start(f, g) : r;
 }
 
 int mf_tasks_wake(struct mf_farm *f)
@@ -291,7 +313,8 @@ int mf_tasks_wake(struct mf_farm *f)
 
 /* ---- enumerating ─► probing ---- */
 
-/* A step that is not measured, because its kernel is quarantined or the batch's options exclude it. */
+/* A step that is not measured, because its kernel is quarantined, the batch's options exclude it, or the
+ * device model of the task lacks its family. */
 struct excluded_step {
     struct mf_step_row step;
     const char *rule;
@@ -301,6 +324,7 @@ struct excluded_step {
 struct step_selection {
     struct mf_farm *f;
     struct mf_task *g;
+    const struct mf_ids *families; /* of the batch */
     struct mf_step_row *steps;
     struct excluded_step *excluded; /* written as rejections after the query */
     size_t n, cap, n_excluded, cap_excluded;
@@ -381,6 +405,31 @@ static bool violates_no_fuse(const struct mf_batch *b, mf_ops covers, char reaso
     return false;
 }
 
+/* True if workers of another device model offer the step's family, but no worker of the task's model. */
+static bool is_of_other_model(const struct step_selection *o, const struct mf_step_row *row,
+                              char reason[MF_REASON_MAX])
+{
+    const struct mf_task *g = o->g;
+    if (!g->model || mf_families_are_offered(o->f, g->class_id, g->model, &row->offered_by, 1) ||
+        !mf_families_are_offered(o->f, g->class_id, 0, &row->offered_by, 1))
+        return false;
+    mf_format(
+        reason, MF_REASON_MAX,
+        "family %s is not offered by workers of the device model on which the task is measured; times of "
+        "two models are never compared",
+        row->family);
+    return true;
+}
+
+/* Returns the step's group for mf_plan_cut. Steps come ordered by family, so most have the previous one's. */
+static int64_t group_of(const struct step_selection *o, int64_t family)
+{
+    const struct mf_step_row *last = o->n > 0 ? &o->steps[o->n - 1] : NULL;
+    return last && last->offered_by == family
+               ? last->group
+               : mf_families_group(o->f, o->g->class_id, o->g->model, o->families, family);
+}
+
 static int select_step(void *context, const struct mf_step_row *row, const char *quarantined)
 {
     struct step_selection *o = context;
@@ -395,6 +444,8 @@ static int select_step(void *context, const struct mf_step_row *row, const char 
     if (quarantined) {
         mf_format(reason, MF_REASON_MAX, "quarantined: %s", quarantined);
         rule = "quarantine";
+    } else if (is_of_other_model(o, row, reason)) {
+        rule = "model";
     } else if (violates_no_fuse(o->g->batch, row->covers, reason)) {
         rule = "no_fuse";
     } else {
@@ -408,7 +459,9 @@ static int select_step(void *context, const struct mf_step_row *row, const char 
         b->rule = rule;
         o->n_excluded++;
     } else {
-        o->steps[o->n++] = *row;
+        o->steps[o->n] = *row;
+        o->steps[o->n].group = group_of(o, row->offered_by);
+        o->n++;
     }
     return 0;
 }
@@ -459,11 +512,27 @@ static int end_with_steps(struct mf_farm *f, struct mf_task *g)
     return r < 0 ? r : mf_batch_check(f, g->batch);
 }
 
+/* Pins the task to a device model if the models of its class offer different families. Otherwise the first
+ * probe pins it. */
+static int choose_model(struct mf_farm *f, struct mf_task *g, const struct mf_ids *families)
+{
+    if (g->model)
+        return 0;
+    g->model = mf_families_choose_model(f, g->class_id, families);
+    return g->model ? mf_store_task_set_model(f->store, g->id, g->model) : 0;
+}
+
 static int probe(struct mf_farm *f, struct mf_task *g)
 {
     struct step_selection o = {.f = f, .g = g};
     assert(g->state == MF_TASK_ENUMERATING);
-    int r = mf_store_steps_each(f->store, g->enumeration, g->class_id, g->batch->created_ms, select_step, &o);
+    int r = mf_families_of_batch(f, g->batch, g->class_id, &o.families);
+    if (r == 0)
+        r = choose_model(f, g, o.families);
+    if (r == 0)
+        r = mf_store_rejections_add_refused(f->store, g->enumeration, g->batch->id, g->class_id);
+    if (r == 0)
+        r = mf_store_steps_each(f->store, g->id, g->class_id, g->batch->created_ms, select_step, &o);
     for (size_t i = 0; r == 0 && i < o.n_excluded; i++) {
         const struct excluded_step *b = &o.excluded[i];
         r = mf_store_rejection_add(f->store, g->enumeration, g->batch->id, b->step.family, b->step.name,
@@ -484,15 +553,52 @@ static int probe(struct mf_farm *f, struct mf_task *g)
     return r;
 }
 
+/* Removes a failed enumeration from the task, which goes on with its other families. Without other families
+ * the task fails. */
+static int leave_out_family(struct mf_farm *f, struct mf_task *g, int64_t enumeration, const char *failure)
+{
+    int64_t family, first = g->enumeration;
+    struct mf_family_row row;
+    int r = mf_store_task_remove_enumeration(f->store, g->id, enumeration);
+    if (r == 0)
+        r = mf_store_task_first_enumeration(f->store, g->id, &g->enumeration);
+    if (r == 0 && !g->enumeration) {
+        g->enumeration = first;
+        r = mf_store_task_add_enumeration(f->store, g->id, enumeration);
+        return r < 0 ? r : mf_task_fail(f, g, failure);
+    }
+    if (r == 0)
+        r = mf_store_enumeration_family(f->store, enumeration, &family);
+    if (r == 0)
+        r = mf_store_family_get(f->store, family, &row);
+    return r < 0 ? r
+                 : mf_store_rejection_add(f->store, g->enumeration, g->batch->id, row.name, "*", "enumerate",
+                                          failure);
+}
+
+/* Starts the probes of the task if all its enumerations are complete. */
+static int probe_if_enumerated(struct mf_farm *f, struct mf_task *g)
+{
+    struct mf_ids open = {0};
+    int r = mf_store_task_enumerations_open(f->store, g->id, &open);
+    size_t n = open.n;
+    mf_ids_release(&open);
+    return r < 0 || n > 0 ? r : probe(f, g);
+}
+
 int mf_tasks_enumerated(struct mf_farm *f, int64_t enumeration, const char *failure)
 {
     struct mf_ids ids = {0};
     int r = mf_store_tasks_of_enumeration(f->store, enumeration, &ids);
+    if (r == 0 && failure)
+        r = mf_store_enumeration_clear(f->store, enumeration);
     for (size_t i = 0; r == 0 && i < ids.n; i++) {
         struct mf_task *g;
         r = mf_task_get(f, ids.all[i], &g);
-        if (r == 0)
-            r = failure ? mf_task_fail(f, g, failure) : probe(f, g);
+        if (r == 0 && failure)
+            r = leave_out_family(f, g, enumeration, failure);
+        if (r == 0 && g->state == MF_TASK_ENUMERATING)
+            r = probe_if_enumerated(f, g);
     }
     mf_ids_release(&ids);
     return r;
@@ -669,9 +775,28 @@ int mf_task_fail(struct mf_farm *f, struct mf_task *g, const char *reason)
     return r < 0 ? r : mf_batch_check(f, g->batch);
 }
 
+/* Adds units for the incomplete enumerations of an ended task that other tasks share, because its own units
+ * are cancelled. */
+static int hand_over_enumerations(struct mf_farm *f, const struct mf_task *g)
+{
+    struct mf_ids open = {0};
+    int r = mf_store_task_enumerations_open(f->store, g->id, &open);
+    for (size_t i = 0; r == 0 && i < open.n; i++) {
+        struct mf_ids others = {0};
+        struct mf_task *other;
+        r = mf_store_tasks_of_enumeration(f->store, open.all[i], &others);
+        if (r == 0 && others.n > 0)
+            r = mf_task_get(f, others.all[0], &other);
+        if (r == 0 && others.n > 0)
+            r = add_enumerate_unit(f, other, open.all[i]);
+        mf_ids_release(&others);
+    }
+    mf_ids_release(&open);
+    return r;
+}
+
 int mf_task_cancel(struct mf_farm *f, struct mf_task *g)
 {
-    struct mf_ids others = {0};
     bool enumerating = g->state == MF_TASK_ENUMERATING;
     int r = g->state == MF_TASK_COMPARING ? mf_promote_cancel(f, g) : 0;
     if (r == 0)
@@ -688,18 +813,7 @@ int mf_task_cancel(struct mf_farm *f, struct mf_task *g)
         }
     }
     g->open_units = 0;
-    /* Other tasks may share the enumeration, whose unit is now cancelled. So one of these tasks gets a new
-     * unit */
-    if (r == 0 && enumerating)
-        r = mf_store_tasks_of_enumeration(f->store, g->enumeration, &others);
-    if (r == 0 && others.n > 0) {
-        struct mf_task *other;
-        r = mf_task_get(f, others.all[0], &other);
-        if (r == 0)
-            r = add_enumerate_unit(f, other);
-    }
-    mf_ids_release(&others);
-    return r;
+    return r == 0 && enumerating ? hand_over_enumerations(f, g) : r;
 }
 
 /* ---- end of an iteration ---- */

@@ -16,6 +16,7 @@
 #include "common/base/text.h"
 #include "common/moe/timeouts.h"
 #include "server/farm/promote.h"
+#include "server/store/store_family.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -190,6 +191,7 @@ static int lease_new(struct mf_farm *f, const struct mf_unit_row *row, struct mf
                            .attempt = row->attempt,
                            .epoch = row->epoch,
                            .kind = row->kind,
+                           .families = row->families,
                            .worker = row->worker,
                            .deadline_ms = f->now_ms + f->lease_ms};
     int r = mf_task_get(f, row->task, &l->task);
@@ -204,6 +206,7 @@ static int lease_new(struct mf_farm *f, const struct mf_unit_row *row, struct mf
     l->end_ms = INT64_MAX; /* set when the items are known */
     (void)mf_json_bool(body, "second_try", &l->second_try);
     (void)mf_json_bool(body, "rerun", &l->rerun);
+    (void)mf_json_i64(body, "enumeration", 1, INT64_MAX, &l->enumeration);
     (void)mf_json_i64(body, "first_worker", 1, INT64_MAX, &l->first_worker);
     if (mf_json_text(body, "routing", &routing) == 0) {
         l->routing = strdup(routing);
@@ -416,9 +419,13 @@ static int build_message(struct mf_farm *f, struct mf_lease *l, const char *body
     if (out)
         (void)mf_buf_addf(out,
                           "{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 ",\"epoch\":%" PRId64
-                          ",\"kind\":\"%s\",\"shape\":\"%s\",\"options\":%s",
+                          ",\"kind\":\"%s\",\"shape\":\"%s\",\"options\":%s,\"families\":",
                           l->unit, l->attempt, l->epoch, mf_unit_kind_name(l->kind), l->task->row,
                           other ? other : l->task->batch->unit_options);
+    if (out)
+        r = mf_store_family_set_print(f->store, l->families, out);
+    if (r < 0)
+        return r;
     if (l->kind == MF_UNIT_PROBE) {
         if (out)
             (void)mf_buf_adds(out, ",\"steps\":[");
@@ -542,11 +549,11 @@ static int grant(struct mf_farm *f, struct mf_slot *slot, const struct mf_unit_r
 /* Returns 1 if the slot got a unit, 0 if there is no ready unit that the slot may run. */
 static int lease_next_unit(struct mf_farm *f, struct mf_slot *slot)
 {
-    bool alone = !f->reconnect_deadline_ms && mf_slots_count_similar(&f->slots, slot) == 0;
+    bool may_be_only = !f->reconnect_deadline_ms;
     for (int affinity = slot->last_task ? MF_AFFINITY_LAST_TASK : MF_AFFINITY_IDLE_TASK;
          affinity < MF_AFFINITY_N_; affinity++) {
         struct mf_unit_row row = {0};
-        int r = mf_store_unit_lease(f->store, slot, (enum mf_affinity)affinity, alone, f->epoch,
+        int r = mf_store_unit_lease(f->store, slot, (enum mf_affinity)affinity, may_be_only, f->epoch,
                                     f->wall_ms + f->lease_ms, &row);
         if (r > 0) {
             r = grant(f, slot, &row);
@@ -610,7 +617,7 @@ static int fail_unit(struct mf_farm *f, struct mf_lease *l, const char *why)
         return r;
     switch (l->kind) {
     case MF_UNIT_ENUMERATE:
-        return mf_tasks_enumerated(f, g->enumeration, reason);
+        return mf_tasks_enumerated(f, l->enumeration, reason);
     case MF_UNIT_PROBE:
         r = mf_deliver_unit_failed(f, l, reason);
         return r == 0 && g->open_units == 0 && g->state == MF_TASK_PROBING ? mf_task_probed(f, g) : r;

@@ -335,6 +335,7 @@ function drawWorker(w) {
     el('h3', {}, el('span', { class: 'mono', text: w.name }), badge(w.quarantined ? 'quarantined' : w.state)),
     el('p', { class: 'small' }, `${w.class} · ${w.model}${simulated} · ${w.host}${sandbox}`),
     w.quarantined ? note(`Quarantined: ${w.quarantined}. It gets no units.`) : null,
+    ...w.refused_families.map((f) => note(`Could not load family ${f.name}: ${f.why}`)),
     stackedBar(parts, 1, `time of ${w.name}: ` + shares.join(', '), true),
     el('p', { class: 'mono', text: w.step || (w.state === 'busy' ? 'preparing' : '—') }),
     el('p', {

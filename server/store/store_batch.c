@@ -24,6 +24,14 @@ int mf_ids_add(struct mf_ids *ids, int64_t id)
     return 0;
 }
 
+bool mf_ids_contain(const struct mf_ids *ids, int64_t id)
+{
+    size_t i = 0;
+    while (i < ids->n && ids->all[i] != id)
+        i++;
+    return i < ids->n;
+}
+
 int mf_sql_ids(struct mf_store *s, const char *literal, struct mf_ids *ret, const char *types, ...)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
@@ -148,27 +156,25 @@ int mf_store_task_add(struct mf_store *s, int64_t batch, int64_t shape, int64_t 
 int mf_store_task_get(struct mf_store *s, int64_t task, struct mf_task_row *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql_first(
-        s,
-        "SELECT g.batch, g.shape, g.class, g.enumeration, g.model, g.state, g.n_steps, g.n_measured,"
-        " s.row, s.layer_model FROM task g JOIN shape s ON s.id = g.shape WHERE g.id = ?",
-        &q, "i", task);
+    int r = mf_sql_first(s,
+                         "SELECT g.batch, g.shape, g.class, g.model, g.state, g.n_steps, g.n_measured,"
+                         " s.row, s.layer_model FROM task g JOIN shape s ON s.id = g.shape WHERE g.id = ?",
+                         &q, "i", task);
     if (r <= 0)
         return r < 0 ? r : -ENOENT;
     *ret = (struct mf_task_row){
         .batch = mf_sql_i64(q, 0),
         .shape = mf_sql_i64(q, 1),
         .class = mf_sql_i64(q, 2),
-        .enumeration = mf_sql_i64(q, 3),
-        .model = mf_sql_i64(q, 4),
-        .n_steps = mf_sql_i64(q, 6),
-        .n_measured = mf_sql_i64(q, 7),
+        .model = mf_sql_i64(q, 3),
+        .n_steps = mf_sql_i64(q, 5),
+        .n_measured = mf_sql_i64(q, 6),
     };
-    r = mf_task_state_parse(mf_sql_text(q, 5), &ret->state);
+    r = mf_task_state_parse(mf_sql_text(q, 4), &ret->state);
     if (r == 0)
-        r = mf_copy(ret->row, sizeof(ret->row), mf_sql_text(q, 8));
+        r = mf_copy(ret->row, sizeof(ret->row), mf_sql_text(q, 7));
     if (r == 0)
-        r = mf_copy(ret->layer_model, sizeof(ret->layer_model), mf_sql_text(q, 9));
+        r = mf_copy(ret->layer_model, sizeof(ret->layer_model), mf_sql_text(q, 8));
     return r;
 }
 
@@ -184,10 +190,31 @@ int mf_store_task_set_reason(struct mf_store *s, int64_t task, const char *reaso
     return mf_sql_run(s, "UPDATE task SET reason = ?1 WHERE id = ?2 AND reason <> ?1", "ti", reason, task);
 }
 
-int mf_store_task_set_enumerating(struct mf_store *s, int64_t task, int64_t enumeration)
+int mf_store_task_add_enumeration(struct mf_store *s, int64_t task, int64_t enumeration)
 {
-    return mf_sql_write(s, "UPDATE task SET state = 'enumerating', reason = '', enumeration = ? WHERE id = ?",
-                        "ii", enumeration, task);
+    return mf_sql_write(s, "INSERT INTO task_enumeration (task, enumeration) VALUES (?, ?)", "ii", task,
+                        enumeration);
+}
+
+int mf_store_task_remove_enumeration(struct mf_store *s, int64_t task, int64_t enumeration)
+{
+    return mf_sql_write(s, "DELETE FROM task_enumeration WHERE task = ? AND enumeration = ?", "ii", task,
+                        enumeration);
+}
+
+int mf_store_task_enumerations_open(struct mf_store *s, int64_t task, struct mf_ids *ret)
+{
+    return mf_sql_ids(s,
+                      "SELECT e.id FROM task_enumeration t JOIN enumeration e ON e.id = t.enumeration"
+                      " WHERE t.task = ? AND e.complete = 0 ORDER BY e.id",
+                      ret, "i", task);
+}
+
+int mf_store_task_first_enumeration(struct mf_store *s, int64_t task, int64_t *ret)
+{
+    *ret = 0;
+    int r = mf_sql_get_i64(s, "SELECT min(enumeration) FROM task_enumeration WHERE task = ?", ret, "i", task);
+    return r < 0 ? r : 0;
 }
 
 int mf_store_task_set_counts(struct mf_store *s, int64_t task, int64_t n_steps, int64_t n_measured)
@@ -269,7 +296,9 @@ int mf_store_tasks_in_state(struct mf_store *s, enum mf_task_state state, struct
 
 int mf_store_tasks_of_enumeration(struct mf_store *s, int64_t enumeration, struct mf_ids *ret)
 {
-    return mf_sql_ids(s, "SELECT id FROM task WHERE enumeration = ? AND state = 'enumerating' ORDER BY id",
+    return mf_sql_ids(s,
+                      "SELECT g.id FROM task_enumeration t CROSS JOIN task g ON g.id = t.task"
+                      " WHERE t.enumeration = ? AND g.state = 'enumerating' ORDER BY g.id",
                       ret, "i", enumeration);
 }
 
@@ -330,15 +359,15 @@ int mf_store_open_tasks_count(struct mf_store *s, int64_t batch, int64_t *ret)
     return r < 0 ? r : 0;
 }
 
-int mf_store_enumeration(struct mf_store *s, int64_t class, int64_t shape, const char *revision, int64_t *ret,
+int mf_store_enumeration(struct mf_store *s, int64_t class, int64_t shape, int64_t family, int64_t *ret,
                          bool *ret_complete)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql_first(
         s,
-        "INSERT INTO enumeration (class, shape, revision) VALUES (?, ?, ?)"
-        " ON CONFLICT (class, shape, revision, dropped) DO UPDATE SET shape = shape RETURNING id, complete",
-        &q, "iit", class, shape, revision);
+        "INSERT INTO enumeration (class, shape, family) VALUES (?, ?, ?)"
+        " ON CONFLICT (class, shape, family, dropped) DO UPDATE SET shape = shape RETURNING id, complete",
+        &q, "iii", class, shape, family);
     if (r <= 0)
         return r < 0 ? r : -EIO;
     *ret = mf_sql_i64(q, 0);
@@ -360,12 +389,28 @@ int mf_store_enumeration_begin(struct mf_store *s, int64_t enumeration, int64_t 
                                 enumeration);
 }
 
-int mf_store_enumeration_dispute(struct mf_store *s, int64_t enumeration, int64_t worker)
+int mf_store_enumeration_family(struct mf_store *s, int64_t enumeration, int64_t *ret)
+{
+    int r = mf_sql_get_i64(s, "SELECT family FROM enumeration WHERE id = ?", ret, "i", enumeration);
+    return r < 0 ? r : r > 0 ? 0 : -ENOENT;
+}
+
+int mf_store_enumeration_clear(struct mf_store *s, int64_t enumeration)
 {
     return mf_sql_write(s,
-                        "UPDATE enumeration SET dropped = id WHERE id = ? AND dropped = 0 AND complete = 1"
-                        " AND worker IS NOT ?",
-                        "ii", enumeration, worker);
+                        "DELETE FROM step WHERE enumeration = (SELECT id FROM enumeration WHERE id = ?"
+                        " AND complete = 0)",
+                        "i", enumeration);
+}
+
+int mf_store_enumeration_dispute(struct mf_store *s, int64_t step, int64_t pipeline, int64_t worker)
+{
+    return mf_sql_write(
+        s,
+        "UPDATE enumeration SET dropped = id WHERE id IN (SELECT enumeration FROM step WHERE"
+        " id = ?1 OR id IN (SELECT value FROM pipeline p, json_each(p.steps) WHERE p.id = ?2))"
+        " AND dropped = 0 AND complete = 1 AND worker IS NOT ?3",
+        "iii", step, pipeline, worker);
 }
 
 int mf_store_enumerations_drop(struct mf_store *s, int64_t worker)
@@ -373,22 +418,6 @@ int mf_store_enumerations_drop(struct mf_store *s, int64_t worker)
     return mf_sql_write(
         s, "UPDATE enumeration SET dropped = id WHERE dropped = 0 AND complete = 1 AND worker = ?", "i",
         worker);
-}
-
-int mf_store_pinned_revision(struct mf_store *s, int64_t batch, int64_t class, char **ret)
-{
-    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql_first(s,
-                         "SELECT e.revision FROM task g JOIN enumeration e ON e.id = g.enumeration"
-                         " WHERE g.batch = ? AND g.class = ? LIMIT 1",
-                         &q, "ii", batch, class);
-    if (r <= 0)
-        return r;
-    char *revision = strdup(mf_sql_text(q, 0));
-    if (!revision)
-        return -ENOMEM;
-    *ret = revision;
-    return 1;
 }
 
 int mf_store_event_add(struct mf_store *s, int64_t batch, const char *kind, const char *body, int64_t now_ms,

@@ -13,6 +13,7 @@ struct mf_ids {
 };
 void mf_ids_release(struct mf_ids *ids);
 int mf_ids_add(struct mf_ids *ids, int64_t id);
+bool mf_ids_contain(const struct mf_ids *ids, int64_t id);
 
 /* clang-format off */
 #define MF_TASK_MAP(X, P)            \
@@ -53,7 +54,7 @@ int mf_store_shape(struct mf_store *s, const struct mf_shape *shape, int64_t *re
 /* Adds a task. class 0: the class of the first worker to join. */
 int mf_store_task_add(struct mf_store *s, int64_t batch, int64_t shape, int64_t class, const char *reason);
 struct mf_task_row {
-    int64_t batch, shape, class, enumeration, model;
+    int64_t batch, shape, class, model;
     enum mf_task_state state;
     int64_t n_steps, n_measured;
     char row[MF_SHAPE_TEXT_MAX];
@@ -65,7 +66,14 @@ int mf_store_task_set_state(struct mf_store *s, int64_t task, enum mf_task_state
                             int64_t now_ms);
 /* Stores the reason why a waiting task waits. Returns 1 if the text changed, otherwise 0. */
 int mf_store_task_set_reason(struct mf_store *s, int64_t task, const char *reason);
-int mf_store_task_set_enumerating(struct mf_store *s, int64_t task, int64_t enumeration);
+/* Adds an enumeration to the steps of the task. */
+int mf_store_task_add_enumeration(struct mf_store *s, int64_t task, int64_t enumeration);
+int mf_store_task_remove_enumeration(struct mf_store *s, int64_t task, int64_t enumeration);
+/* Lists the enumerations of the task that are incomplete. */
+int mf_store_task_enumerations_open(struct mf_store *s, int64_t task, struct mf_ids *ret);
+/* Finds the first enumeration of the task. Rejections that concern no single family belong to it. *ret 0: the
+ * task has none. */
+int mf_store_task_first_enumeration(struct mf_store *s, int64_t task, int64_t *ret);
 int mf_store_task_set_counts(struct mf_store *s, int64_t task, int64_t n_steps, int64_t n_measured);
 /* Sets the device model unless the task has one. */
 int mf_store_task_set_model(struct mf_store *s, int64_t task, int64_t model);
@@ -102,19 +110,21 @@ int mf_store_tasks_raced(struct mf_store *s, int64_t batch, int64_t class, const
 /* Counts the tasks of the batch that have not ended. */
 int mf_store_open_tasks_count(struct mf_store *s, int64_t batch, int64_t *ret);
 /* Returns the id of an enumeration and whether it is complete; creates it if missing or dropped. */
-int mf_store_enumeration(struct mf_store *s, int64_t class, int64_t shape, const char *revision, int64_t *ret,
+int mf_store_enumeration(struct mf_store *s, int64_t class, int64_t shape, int64_t family, int64_t *ret,
                          bool *ret_complete);
 /* Call before storing a worker's list of an enumeration. If another worker has listed a part of it, deletes
  * that part, because the worker lists everything again. Does nothing if the enumeration is complete. */
 int mf_store_enumeration_begin(struct mf_store *s, int64_t enumeration, int64_t worker);
-/* Drops a complete enumeration that a worker other than its own contradicts. */
-int mf_store_enumeration_dispute(struct mf_store *s, int64_t enumeration, int64_t worker);
+/* Finds the family of an enumeration. -ENOENT: no such enumeration. */
+int mf_store_enumeration_family(struct mf_store *s, int64_t enumeration, int64_t *ret);
+/* Deletes the steps of an incomplete enumeration. */
+int mf_store_enumeration_clear(struct mf_store *s, int64_t enumeration);
+/* Drops the complete enumerations of a step, or of the steps of a pipeline, that a worker other than their
+ * own contradicts. step or pipeline is 0. */
+int mf_store_enumeration_dispute(struct mf_store *s, int64_t step, int64_t pipeline, int64_t worker);
 /* Drops all enumerations of a worker that is no longer trusted. Tasks that have begun keep their enumeration;
  * later tasks enumerate again. */
 int mf_store_enumerations_drop(struct mf_store *s, int64_t worker);
-/* Finds the kernel revision with which the batch's tasks of the class began. Returns 1 and *ret (the caller
- * frees it), or 0 if no task has begun. */
-int mf_store_pinned_revision(struct mf_store *s, int64_t batch, int64_t class, char **ret);
 
 /* Adds an event. batch 0: the event concerns the whole farm. */
 int mf_store_event_add(struct mf_store *s, int64_t batch, const char *kind, const char *body, int64_t now_ms,

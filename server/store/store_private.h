@@ -62,6 +62,8 @@ int mf_sql_write(struct mf_store *s, const char *literal, const char *types, ...
 int mf_sql_get_i64(struct mf_store *s, const char *literal, int64_t *ret, const char *types, ...);
 /* Returns 0 if the query, whose only parameter is an id, has a row; otherwise -ENOENT. */
 int mf_sql_exists(struct mf_store *s, const char *literal, int64_t id);
+/* Condition on table worker w: the worker gets units. */
+#define MF_WORKER_AVAILABLE "w.state IN ('idle', 'busy') AND w.quarantined = ''"
 struct mf_ids;
 /* Adds the first column of every row to ret (defined in store_batch.c). */
 int mf_sql_ids(struct mf_store *s, const char *literal, struct mf_ids *ret, const char *types, ...);

@@ -93,9 +93,11 @@ int mf_store_batches_unnamed(struct mf_store *s, int64_t class, struct mf_ids *r
 int mf_store_step_find(struct mf_store *s, int64_t task, const char *family, const char *name, int64_t *ret)
 {
     return mf_sql_get_i64(s,
-                          "SELECT t.id FROM task g JOIN enumeration e ON e.id = g.enumeration"
-                          " JOIN kernel k ON k.family IN (?2, ?4) AND k.revision = e.revision AND k.name = ?3"
-                          " JOIN step t ON t.enumeration = e.id AND t.kernel = k.id WHERE g.id = ?1",
+                          "SELECT t.id FROM task_enumeration g JOIN enumeration e ON e.id = g.enumeration"
+                          " JOIN family f ON f.id = e.family"
+                          " JOIN kernel k ON k.family IN (?2, ?4) AND k.revision = f.revision AND k.name = ?3"
+                          " JOIN step t ON t.enumeration = e.id AND t.kernel = k.id WHERE g.task = ?1"
+                          " ORDER BY f.id DESC LIMIT 1",
                           ret, "ittt", task, mf_family_current_name(family), name,
                           mf_family_old_name(family));
 }
@@ -106,7 +108,8 @@ int mf_store_step_rejection(struct mf_store *s, int64_t task, const char *family
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r =
         mf_sql_first(s,
-                     "SELECT j.reason FROM task g JOIN rejection j ON j.enumeration = g.enumeration"
+                     "SELECT j.reason FROM task g JOIN task_enumeration e ON e.task = g.id"
+                     " JOIN rejection j ON j.enumeration = e.enumeration"
                      " AND (j.batch IS NULL OR j.batch = g.batch)"
                      " WHERE g.id = ?1 AND j.family IN (?2, ?4) AND ?3 GLOB j.kernel ORDER BY j.id LIMIT 1",
                      &q, "ittt", task, mf_family_current_name(family), name, mf_family_old_name(family));

@@ -47,7 +47,7 @@ int mf_store_batches_unnamed(struct mf_store *s, int64_t class, struct mf_ids *r
 /* ---- the known row as a pipeline of a task ---- */
 
 /* Finds the id of a step in the task's enumeration. A family may have an old and a current name; both names
- * find the step. Returns 1, or 0 if the enumeration does not contain the step. */
+ * find the step. Of several revisions, returns the newest one's. Returns 1, or 0 if there is no such step. */
 int mf_store_step_find(struct mf_store *s, int64_t task, const char *family, const char *name, int64_t *ret);
 /* Finds the reason of the task's first rejection that matches the step. Returns 1, or 0 if no rejection
  * matches. */

@@ -10,7 +10,8 @@
 
 #define MEASURED                                                                                         \
     "SELECT s.id, r.status, r.us, r.mad, r.err, r.verified, s.body, json_extract(r.extra, '$.mode') IS " \
-    "'eager' FROM result r JOIN step s ON s.id = r.step WHERE r.task = ?1 AND r.final = 1 AND "
+    "'eager', e.family FROM result r JOIN step s ON s.id = r.step JOIN enumeration e ON e.id = "         \
+    "s.enumeration WHERE r.task = ?1 AND r.final = 1 AND "
 
 static int read_measured(const struct mf_sql *q, struct mf_measured_row *ret)
 {
@@ -22,6 +23,7 @@ static int read_measured(const struct mf_sql *q, struct mf_measured_row *ret)
         .verified = (int)mf_sql_i64(q, 5),
         .body = mf_sql_text(q, 6),
         .is_eager = mf_sql_i64(q, 7) != 0,
+        .family = mf_sql_i64(q, 8),
     };
     return mf_status_parse(mf_sql_text(q, 1), &ret->status);
 }

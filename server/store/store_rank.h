@@ -6,7 +6,7 @@
 
 /* The deciding result of a step in a task. body: JSON of the step, valid during the call. */
 struct mf_measured_row {
-    int64_t step;
+    int64_t step, family; /* family: the one that enumerates the step */
     enum mf_status status;
     double us, mad, err;
     int verified;

@@ -45,29 +45,47 @@ int mf_read_batch_exists(struct mf_store *s, int64_t id)
     return mf_sql_exists(s, "SELECT id FROM batch WHERE id = ?", id);
 }
 
-/* Adds `waiting`: the number of tasks by reason. A task waits if it has not begun. It also waits if it has
- * begun and all workers with the batch's kernel revision have left, because a batch keeps the kernel revision
- * with which it began on a class. */
+/* The families that a unit waits for: those of its set that no available worker of the class offers; if each
+ * is offered, but not together, all of the set. */
+#define MISSING_FAMILIES                                                                    \
+    "coalesce(" FAMILY_LIST(                                                                \
+        " WHERE NOT EXISTS (SELECT 1 FROM worker_family o JOIN worker w ON w.id = o.worker" \
+        " JOIN device_model n ON n.id = w.model WHERE o.family = f.id AND n.class ="        \
+        " c.id AND " MF_WORKER_AVAILABLE ")") ", " FAMILY_LIST("") ")"
+#define FAMILY_LIST(condition)                                                                 \
+    "(SELECT group_concat('family ' || f.name || ' at revision ' || f.revision, ' and ') FROM" \
+    " json_each(s.families) j JOIN family f ON f.id = j.value" condition ")"
+
+/* Adds `waiting`: the number of tasks by reason. A task waits if it has not begun. It also waits if it has a
+ * unit whose families no connected worker of its class offers, or if no worker of its device model is
+ * connected. */
 static int add_waiting(struct mf_store *s, int64_t id, cJSON *batch)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(
         s,
-        "WITH live AS MATERIALIZED (SELECT DISTINCT m.class AS class, w.revision AS revision, w.model AS "
-        "model"
-        " FROM worker w JOIN device_model m ON m.id = w.model WHERE w.state IN ('idle', 'busy'))"
+        "WITH live AS MATERIALIZED (SELECT DISTINCT m.class AS class, w.model AS model, o.family_set AS"
+        " families FROM worker w JOIN device_model m ON m.id = w.model JOIN worker_family_set o ON"
+        " o.worker = w.id WHERE " MF_WORKER_AVAILABLE "),"
+        " stuck AS MATERIALIZED (SELECT c.id AS class, s.id AS families, " MISSING_FAMILIES " AS missing"
+        " FROM device_class c JOIN family_set s WHERE c.id IN (SELECT class FROM task WHERE batch = ?1)"
+        " AND NOT EXISTS (SELECT 1 FROM live l WHERE l.class = c.id AND l.families = s.id))"
         " SELECT class, count(*) AS tasks, reason FROM ("
-        " SELECT c.gfx AS gfx, c.cu_num AS cu, c.gfx || '/' || c.cu_num AS class, g.reason AS reason"
+        " SELECT c.gfx AS gfx, c.cu_num AS cu, g.id AS task, c.gfx || '/' || c.cu_num AS class, g.reason AS"
+        " reason"
         " FROM task g LEFT JOIN device_class c ON c.id = g.class WHERE g.batch = ?1 AND g.state = 'waiting'"
         " UNION ALL"
-        " SELECT c.gfx, c.cu_num, c.gfx || '/' || c.cu_num, 'waits for a worker of class ' || c.gfx || '/' ||"
-        " c.cu_num || ' with kernel revision ' || e.revision || coalesce(' and model ' || m.name, '')"
-        " FROM task g JOIN device_class c ON c.id = g.class JOIN enumeration e ON e.id = g.enumeration"
-        " LEFT JOIN device_model m ON m.id = g.model"
-        " WHERE g.batch = ?1 AND g.state IN ('enumerating', 'probing', 'racing', 'comparing')"
-        " AND EXISTS (SELECT 1 FROM unit u WHERE u.task = g.id AND u.state = 'ready')"
-        " AND NOT EXISTS (SELECT 1 FROM live l WHERE l.class = g.class AND l.revision = e.revision"
-        " AND (g.model IS NULL OR l.model = g.model)))"
+        " SELECT DISTINCT c.gfx, c.cu_num, g.id, c.gfx || '/' || c.cu_num, 'waits for a worker of class ' ||"
+        " c.gfx || '/' || c.cu_num || ' with ' || x.missing FROM stuck x CROSS JOIN unit u INDEXED BY"
+        " unit_ready ON u.state = 'ready' AND u.class = x.class AND u.families = x.families"
+        " CROSS JOIN task g ON g.id = u.task JOIN device_class c ON c.id = g.class WHERE g.batch = ?1"
+        " UNION ALL"
+        " SELECT c.gfx, c.cu_num, g.id, c.gfx || '/' || c.cu_num, 'waits for a worker of class ' || c.gfx ||"
+        " '/' || c.cu_num || ' and model ' || m.name FROM task g JOIN device_class c ON c.id = g.class"
+        " JOIN device_model m ON m.id = g.model WHERE g.batch = ?1 AND g.state IN ('probing', 'racing',"
+        " 'comparing') AND EXISTS (SELECT 1 FROM unit u WHERE u.task = g.id AND u.state = 'ready')"
+        " AND EXISTS (SELECT 1 FROM live l WHERE l.class = g.class)"
+        " AND NOT EXISTS (SELECT 1 FROM live l WHERE l.model = g.model))"
         " GROUP BY class, reason ORDER BY gfx, cu, reason",
         &q, "i", id);
     return r < 0 ? r : mf_rows_json(q, "tit", batch, "waiting");
@@ -324,7 +342,7 @@ static void add_shares(cJSON *worker)
 static int make_worker(struct mf_sql *q, void *data, cJSON **ret)
 {
     (void)data;
-    cJSON *o = mf_row_json(q, "itttbttitiiiiitjjttjt");
+    cJSON *o = mf_row_json(q, "itttbttitiiiiitjjttjtj");
     if (o)
         add_shares(o);
     return take(o, ret);
@@ -341,7 +359,7 @@ int mf_read_workers(struct mf_store *s, const struct mf_page *page, struct mf_li
         "joined_ms,"
         " w.seen_ms AS seen_ms, w.n_results AS n_results, w.n_deaths AS n_deaths, w.revision AS revision,"
         " w.families AS families, w.busy AS busy_s, w.version AS version, w.sandbox AS "
-        "sandbox, w.device AS device, w.quarantined AS quarantined"
+        "sandbox, w.device AS device, w.quarantined AS quarantined, w.refused_families AS refused_families"
         " FROM worker w JOIN device_model m ON m.id = w.model JOIN device_class c ON c.id = m.class"
         " WHERE w.id > ?1 ORDER BY w.id LIMIT ?2",
         &q, "ii", page->id, (int64_t)page->limit + 1);

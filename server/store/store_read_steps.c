@@ -170,10 +170,10 @@ int mf_read_race(struct mf_store *s, int64_t task, cJSON **ret)
 /* ---- steps ---- */
 
 /* Steps of task ?1 with their deciding results. */
-#define STEPS_FROM                                                                               \
-    " FROM task g JOIN step s ON s.enumeration = g.enumeration JOIN kernel k ON k.id = s.kernel" \
-    " LEFT JOIN result r ON r.task = g.id AND r.step = s.id AND r.final = 1"                     \
-    " WHERE g.id = ?1"
+#define STEPS_FROM                                                                                           \
+    " FROM task_enumeration g JOIN step s ON s.enumeration = g.enumeration JOIN kernel k ON k.id = s.kernel" \
+    " LEFT JOIN result r ON r.task = g.task AND r.step = s.id AND r.final = 1"                               \
+    " WHERE g.task = ?1"
 
 int mf_read_steps(struct mf_store *s, int64_t task, const struct mf_step_filter *filter,
                   const struct mf_page *page, struct mf_list *ret)
@@ -245,8 +245,8 @@ int mf_read_rejections(struct mf_store *s, int64_t task, const char *kernel, con
     r = mf_sql(s,
                "SELECT * FROM (SELECT 0 AS grp, j.id AS id, j.family AS family, j.kernel AS kernel, j.rule "
                "AS rule, j.reason AS reason,"
-               " NULL AS step FROM task g JOIN rejection j ON j.enumeration = g.enumeration"
-               " AND (j.batch IS NULL OR j.batch = g.batch) WHERE g.id = ?1"
+               " NULL AS step FROM task g JOIN task_enumeration e ON e.task = g.id JOIN rejection j ON"
+               " j.enumeration = e.enumeration AND (j.batch IS NULL OR j.batch = g.batch) WHERE g.id = ?1"
                " UNION ALL SELECT 1, s.id, k.family, k.name, r.status, r.reason, s.id" STEPS_FROM
                " AND r.status <> 'ok')"
                " WHERE (grp, id) > (?2, ?3) AND (?4 IS NULL OR kernel GLOB ?4) ORDER BY grp, id LIMIT ?5",
@@ -280,10 +280,10 @@ static int make_result(struct mf_sql *q, void *data, cJSON **ret)
 /* A query with two halves, one for each index on result: result_final holds the deciding results,
  * result_other all other results. Both indices start with the task, so each half goes through the tasks that
  * share the step's enumeration. */
-#define STEP_RESULTS(final)                                                                                  \
-    RESULT_COLUMNS " WHERE r.task IN (SELECT g.id FROM step t JOIN task g ON g.enumeration = t.enumeration " \
-                   "WHERE t.id = ?1"                                                                         \
-                   " AND (?2 IS NULL OR g.id = ?2)) AND r.step = ?1 AND r.final = " final " AND r.id > ?3"
+#define STEP_RESULTS(final)                                                                                 \
+    RESULT_COLUMNS " WHERE r.task IN (SELECT g.task FROM step t JOIN task_enumeration g ON g.enumeration =" \
+                   " t.enumeration WHERE t.id = ?1"                                                         \
+                   " AND (?2 IS NULL OR g.task = ?2)) AND r.step = ?1 AND r.final = " final " AND r.id > ?3"
 
 int mf_read_step_results(struct mf_store *s, int64_t step, int64_t task, const struct mf_page *page,
                          struct mf_list *ret)

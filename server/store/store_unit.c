@@ -1,19 +1,56 @@
 #include "server/store/store_unit.h"
 #include "server/store/store_private.h"
 
+#include "server/store/store_family.h"
+
 #include "common/base/text.h"
 
 #include <errno.h>
 #include <string.h>
 
+/* A set of families as text: a JSON array of ids in ascending order. */
+#define SET_OF(families) "SELECT json_group_array(family) FROM (" families " ORDER BY family)"
+#define FAMILIES_OF(steps)                                                                        \
+    "SELECT DISTINCT e.family FROM " steps " JOIN step t ON t.id = j.value JOIN enumeration e ON" \
+    " e.id = t.enumeration"
+#define SET_OF_PIPELINES                                                                                   \
+    SET_OF(                                                                                                \
+        FAMILIES_OF("json_each(?1, '$.pipelines') i JOIN pipeline p ON p.id = i.value, json_each(p.steps)" \
+                    " j"))
+
+/* Lists the families of the enumeration, steps or pipelines in the body of a unit of this kind (?1). */
+/* clang-format off */
+static const char *const families_of_kind[MF_UNIT_N_] = {
+    [MF_UNIT_ENUMERATE] = SET_OF("SELECT family FROM enumeration WHERE id = "
+                                 "json_extract(?1, '$.enumeration')"),
+    [MF_UNIT_PROBE] = SET_OF(FAMILIES_OF("json_each(?1, '$.steps') j")),
+    [MF_UNIT_RACE] = SET_OF_PIPELINES,
+    [MF_UNIT_COMPARE] = SET_OF_PIPELINES,
+};
+/* clang-format on */
+
+/* Finds the set of families that the unit needs. */
+static int find_set(struct mf_store *s, const struct mf_unit_row *row, int64_t *ret)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql_first(s, families_of_kind[row->kind], &q, "t", row->body);
+    if (r < 0)
+        return r;
+    return mf_store_family_set(s, mf_sql_text(q, 0), ret);
+}
+
 int mf_store_unit_add(struct mf_store *s, const struct mf_unit_row *row, int64_t now_ms, int64_t *ret)
 {
-    int r = mf_sql_run(
+    int64_t families;
+    int r = find_set(s, row, &families);
+    if (r < 0)
+        return r;
+    r = mf_sql_run(
         s,
-        "INSERT INTO unit (task, class, kind, state, priority, body, avoid_worker, start_tag, created_ms)"
-        " VALUES (?, ?, ?, 'ready', ?, ?, ?, ?, ?)",
-        "iititIii", row->task, row->class, mf_unit_kind_name(row->kind), (int64_t)row->priority, row->body,
-        row->avoid_worker, row->start_tag, now_ms);
+        "INSERT INTO unit (task, class, kind, state, priority, families, body, avoid_worker, start_tag,"
+        " created_ms) VALUES (?, ?, ?, 'ready', ?, ?, ?, ?, ?, ?)",
+        "iitiitIii", row->task, row->class, mf_unit_kind_name(row->kind), (int64_t)row->priority, families,
+        row->body, row->avoid_worker, row->start_tag, now_ms);
     if (r < 0)
         return r;
     *ret = mf_store_last_id(s);
@@ -22,7 +59,7 @@ int mf_store_unit_add(struct mf_store *s, const struct mf_unit_row *row, int64_t
 
 #define UNIT_COLUMNS                                                                                    \
     "id, task, class, kind, priority, body, avoid_worker, attempt, epoch, worker, deadline_ms, state, " \
-    "start_tag"
+    "start_tag, families"
 
 static int read_unit(const struct mf_sql *q, struct mf_unit_row *ret)
 {
@@ -38,6 +75,7 @@ static int read_unit(const struct mf_sql *q, struct mf_unit_row *ret)
         .deadline_ms = mf_sql_i64(q, 10),
         .leased = strcmp(mf_sql_text(q, 11), "leased") == 0,
         .start_tag = mf_sql_i64(q, 12),
+        .families = mf_sql_i64(q, 13),
     };
     int r = mf_unit_kind_parse(mf_sql_text(q, 3), &ret->kind);
     if (r < 0)
@@ -59,7 +97,7 @@ int mf_store_least_start_tag(struct mf_store *s, int64_t class, int priority, in
 {
     return mf_sql_get_i64(
         s,
-        "SELECT start_tag FROM unit INDEXED BY unit_ready WHERE state = 'ready' AND class = ?"
+        "SELECT start_tag FROM unit INDEXED BY unit_start_tag WHERE state = 'ready' AND class = ?"
         " AND priority = ? ORDER BY start_tag LIMIT 1",
         ret, "ii", class, (int64_t)priority);
 }
@@ -69,53 +107,67 @@ int mf_store_least_start_tag(struct mf_store *s, int64_t class, int priority, in
 #define PINNED_HERE   "g.worker = ?2 AND NOT (" SECOND_DEVICE ")"
 #define NOT_PINNED    "(g.worker IS NULL OR " SECOND_DEVICE ")"
 
-/* Leases a unit that the slot may run. Parameters: 1 class, 2 worker, 3 is_only_worker, 4 revision, 5 model,
- * 6 last task, 7 epoch, 8 deadline. INDEXED BY is needed, because the planner does not know the number of
- * ready units. The planner also does not know that the scan of unit_ready or unit_free stops at the first
- * match, because these indices are in the requested order. */
-#define LEASE(index, affinity)                                                                           \
-    "UPDATE unit SET state = 'leased', attempt = attempt + 1, epoch = ?7, worker = ?2, deadline_ms = ?8" \
-    " WHERE id = (SELECT u.id FROM unit u INDEXED BY " index " CROSS JOIN task g ON g.id = u.task"       \
-    "  CROSS JOIN enumeration e ON e.id = g.enumeration"                                                 \
-    "  WHERE u.state = 'ready' AND u.class = ?1 AND (" PINNED_HERE " OR (" NOT_PINNED " AND"             \
-    "   (u.avoid_worker IS NULL OR u.avoid_worker <> ?2 OR ?3)))"                                        \
-    "  AND e.revision = ?4 AND (u.kind = 'enumerate' OR g.model IS NULL OR g.model = ?5)" affinity       \
-    "  ORDER BY u.priority DESC, u.start_tag, u.id LIMIT 1) RETURNING " UNIT_COLUMNS
+/* True if another connected worker can run the unit. */
+#define HAS_OTHER                                                                                            \
+    "EXISTS (SELECT 1 FROM worker_family_set o CROSS JOIN worker w ON w.id = o.worker WHERE o.family_set = " \
+    "u.families AND w.id <> ?2 AND w.model = ?4 AND " MF_WORKER_AVAILABLE ")"
 
-#define MOST_URGENT                                                            \
-    " AND u.priority >= (SELECT max(priority) FROM unit WHERE state = 'ready'" \
-    " AND class = ?1)"
-#define OF_LAST_TASK " AND u.task = ?6" MOST_URGENT
-#define OF_IDLE_TASK " AND u.busy = 0 AND ?6 IS NOT NULL" MOST_URGENT
-#define OF_ANY_TASK  " AND ?6 IS NOT NULL"
+/* True if the slot may run unit u of task g. Parameters: 1 class, 2 worker, 3 may_be_only, 4 model, 5 last
+ * task, 6 epoch, 7 deadline. */
+#define RUNNABLE                                                                                     \
+    "u.state = 'ready' AND u.class = ?1 AND (" PINNED_HERE " OR (" NOT_PINNED " AND (u.avoid_worker" \
+    " IS NULL OR u.avoid_worker <> ?2 OR (?3 AND NOT " HAS_OTHER "))))"                              \
+    " AND (u.kind = 'enumerate' OR g.model IS NULL OR g.model = ?4)"
+#define FIRST(index, condition)                                                                       \
+    "SELECT u.id FROM unit u INDEXED BY " index " CROSS JOIN task g ON g.id = u.task WHERE " RUNNABLE \
+    " AND " condition " ORDER BY u.priority DESC, u.start_tag, u.id LIMIT 1"
+
+/* Looks for a unit set by set: the first unit of each set that the worker offers, then the best of these.
+ * INDEXED BY is needed, because the planner does not know the number of ready units. The planner also does
+ * not know that each scan stops at the first match, because these indices are in the requested order. */
+#define FIRST_OF_SETS(index, condition)                                                                      \
+    "SELECT b.id FROM worker_family_set o CROSS JOIN unit b ON b.id = (" FIRST(                              \
+        index, "u.families = o.family_set AND " condition) ") WHERE o.worker = ?2 ORDER BY b.priority DESC," \
+                                                           " b.start_tag, b.id LIMIT 1"
+#define LEASE(first)                                                                                     \
+    "UPDATE unit SET state = 'leased', attempt = attempt + 1, epoch = ?6, worker = ?2, deadline_ms = ?7" \
+    " WHERE id = (" first ") RETURNING " UNIT_COLUMNS
+
+#define IS_OFFERED \
+    "EXISTS (SELECT 1 FROM worker_family_set o WHERE o.worker = ?2 AND o.family_set = u.families)"
+#define MOST_URGENT                                                                                   \
+    "u.priority >= (SELECT max((SELECT x.priority FROM unit x INDEXED BY unit_ready WHERE x.state ="  \
+    " 'ready' AND x.class = ?1 AND x.families = y.family_set ORDER BY x.priority DESC LIMIT 1)) FROM" \
+    " worker_family_set y WHERE y.worker = ?2)"
 
 int mf_store_unit_lease(struct mf_store *s, const struct mf_slot *slot, enum mf_affinity affinity,
-                        bool is_only_worker, int64_t epoch, int64_t deadline_ms, struct mf_unit_row *ret)
+                        bool may_be_only, int64_t epoch, int64_t deadline_ms, struct mf_unit_row *ret)
 {
     static const char *const leases[MF_AFFINITY_N_] = {
-        [MF_AFFINITY_LAST_TASK] = LEASE("unit_task", OF_LAST_TASK),
-        [MF_AFFINITY_IDLE_TASK] = LEASE("unit_free", OF_IDLE_TASK),
-        [MF_AFFINITY_ANY] = LEASE("unit_ready", OF_ANY_TASK),
+        [MF_AFFINITY_LAST_TASK] =
+            LEASE(FIRST("unit_task", "u.task = ?5 AND " IS_OFFERED " AND " MOST_URGENT)),
+        [MF_AFFINITY_IDLE_TASK] =
+            LEASE(FIRST_OF_SETS("unit_free", "u.busy = 0 AND ?5 IS NOT NULL AND " MOST_URGENT)),
+        [MF_AFFINITY_ANY] = LEASE(FIRST_OF_SETS("unit_ready", "?5 IS NOT NULL")),
     };
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r =
-        mf_sql_first(s, leases[affinity], &q, "iiitiiii", slot->class_id, slot->id, (int64_t)is_only_worker,
-                     slot->revision, slot->model_id, slot->last_task, epoch, deadline_ms);
+    int r = mf_sql_first(s, leases[affinity], &q, "iiiiiii", slot->class_id, slot->id, (int64_t)may_be_only,
+                         slot->model_id, slot->last_task, epoch, deadline_ms);
     return r > 0 ? read_unit(q, ret) : r;
 }
 
 int mf_store_next_shapes(struct mf_store *s, int64_t class, int64_t limit, mf_row_fn fn, void *context)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r =
-        mf_sql(s,
-               "SELECT s.row FROM (SELECT id, task, priority FROM unit INDEXED BY unit_enumerate"
-               "  WHERE state = 'ready' AND kind = 'enumerate' AND class = ?1"
-               "  ORDER BY priority DESC, id LIMIT 4 * ?2) u"
-               " JOIN task g ON g.id = u.task JOIN shape s ON s.id = g.shape JOIN batch b ON b.id = g.batch"
-               " WHERE json_extract(b.options, '$.search') IS NOT 'enumerate'"
-               " ORDER BY u.priority DESC, u.id LIMIT ?2",
-               &q, "ii", class, limit);
+    int r = mf_sql(
+        s,
+        "SELECT s.row FROM (SELECT min(id) AS id, task, max(priority) AS priority FROM (SELECT id, task,"
+        "  priority FROM unit INDEXED BY unit_enumerate WHERE state = 'ready' AND kind = 'enumerate'"
+        "  AND class = ?1 ORDER BY priority DESC, id LIMIT 32 * ?2) GROUP BY task) u"
+        " JOIN task g ON g.id = u.task JOIN shape s ON s.id = g.shape JOIN batch b ON b.id = g.batch"
+        " WHERE json_extract(b.options, '$.search') IS NOT 'enumerate'"
+        " ORDER BY u.priority DESC, u.id LIMIT ?2",
+        &q, "ii", class, limit);
     while (r >= 0 && (r = mf_sql_next(q)) > 0)
         r = fn(context, mf_sql_text(q, 0));
     return r;
@@ -229,30 +281,33 @@ int mf_store_has_enumerate_unit(struct mf_store *s, int64_t enumeration)
     int64_t id;
     return mf_sql_get_i64(
         s,
-        "SELECT u.id FROM task g JOIN unit u ON u.task = g.id AND u.state IN ('ready', 'leased')"
-        " WHERE g.enumeration = ? AND u.kind = 'enumerate' LIMIT 1",
+        "SELECT u.id FROM task_enumeration t CROSS JOIN unit u ON u.task = t.task AND u.state IN ('ready',"
+        " 'leased') WHERE t.enumeration = ?1 AND u.kind = 'enumerate' AND"
+        " json_extract(u.body, '$.enumeration') = ?1 LIMIT 1",
         &id, "i", enumeration);
 }
 
 /* Tries SELECT first, because most kernels exist already from other shapes, and a SELECT costs a fifth of an
  * INSERT with ON CONFLICT. */
-static int kernel_of(struct mf_store *s, const char *family, const char *revision, const char *name,
-                     int64_t *ret)
+static int kernel_of(struct mf_store *s, int64_t enumeration, const struct mf_step *step, int64_t *ret)
 {
-    int r = mf_sql_get_i64(s, "SELECT id FROM kernel WHERE family = ? AND revision = ? AND name = ?", ret,
-                           "ttt", family, revision, name);
+    int r = mf_sql_get_i64(s,
+                           "SELECT k.id FROM enumeration e JOIN family f ON f.id = e.family JOIN kernel k ON"
+                           " k.family = ? AND k.revision = f.revision AND k.name = ? WHERE e.id = ?",
+                           ret, "tti", step->family, step->name, enumeration);
     if (r != 0)
         return r;
-    return mf_sql_get_i64(s, "INSERT INTO kernel (family, revision, name) VALUES (?, ?, ?) RETURNING id", ret,
-                          "ttt", family, revision, name);
+    return mf_sql_get_i64(s,
+                          "INSERT INTO kernel (family, revision, name) SELECT ?, f.revision, ? FROM"
+                          " enumeration e JOIN family f ON f.id = e.family WHERE e.id = ? RETURNING id",
+                          ret, "tti", step->family, step->name, enumeration);
 }
 
-int mf_store_step_add(struct mf_store *s, int64_t enumeration, const char *revision,
-                      const struct mf_step *step, const char *body)
+int mf_store_step_add(struct mf_store *s, int64_t enumeration, const struct mf_step *step, const char *body)
 {
     int64_t kernel = 0;
     char covers[MF_OPS_TEXT_MAX];
-    int r = kernel_of(s, step->family, revision, step->name, &kernel);
+    int r = kernel_of(s, enumeration, step, &kernel);
     if (r < 0)
         return r;
     mf_ops_print(step->covers, covers);
@@ -272,6 +327,19 @@ int mf_store_rejection_add(struct mf_store *s, int64_t enumeration, int64_t batc
         " ON CONFLICT (enumeration, family, kernel, rule, coalesce(batch, 0))"
         " DO UPDATE SET reason = excluded.reason",
         "iItttt", enumeration, batch, family, kernel, rule, reason);
+}
+
+int mf_store_rejections_add_refused(struct mf_store *s, int64_t enumeration, int64_t batch, int64_t class)
+{
+    return mf_sql_write(
+        s,
+        "INSERT INTO rejection (enumeration, batch, family, kernel, rule, reason) SELECT ?1, ?2,"
+        " json_extract(j.value, '$.name'), json_extract(j.value, '$.name'), 'refused',"
+        " 'worker ' || w.name || ' could not load the family: ' || json_extract(j.value, '$.why')"
+        " FROM device_model m JOIN worker w ON w.model = m.id, json_each(w.refused_families) j"
+        " WHERE m.class = ?3 AND " MF_WORKER_AVAILABLE " ON CONFLICT (enumeration, family, kernel, rule,"
+        " coalesce(batch, 0)) DO UPDATE SET reason = excluded.reason",
+        "iii", enumeration, batch, class);
 }
 
 int mf_store_enumeration_complete(struct mf_store *s, int64_t enumeration)
@@ -307,20 +375,23 @@ static int read_step(const struct mf_sql *q, struct mf_step_row *ret)
     return r < 0 ? r : mf_ops_parse(mf_sql_text(q, 4), &ret->covers);
 }
 
-int mf_store_steps_each(struct mf_store *s, int64_t enumeration, int64_t class, int64_t before_ms,
-                        mf_step_fn fn, void *context)
+int mf_store_steps_each(struct mf_store *s, int64_t task, int64_t class, int64_t before_ms, mf_step_fn fn,
+                        void *context)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s,
-                   "SELECT " STEP_COLUMNS ", x.reason FROM step s JOIN kernel k ON k.id = s.kernel"
-                   " LEFT JOIN quarantine x ON x.kernel = k.id AND x.class = ?2 AND x.at_ms <= ?3"
-                   " WHERE s.enumeration = ?1 ORDER BY k.family, k.name",
-                   &q, "iii", enumeration, class, before_ms);
+    int r =
+        mf_sql(s,
+               "SELECT " STEP_COLUMNS ", e.family, x.reason FROM task_enumeration t JOIN enumeration e ON"
+               " e.id = t.enumeration JOIN step s ON s.enumeration = e.id JOIN kernel k ON k.id = s.kernel"
+               " LEFT JOIN quarantine x ON x.kernel = k.id AND x.class = ?2 AND x.at_ms <= ?3"
+               " WHERE t.task = ?1 ORDER BY k.family, k.name, s.id",
+               &q, "iii", task, class, before_ms);
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         struct mf_step_row row;
         r = read_step(q, &row);
+        row.offered_by = mf_sql_i64(q, 8);
         if (r == 0)
-            r = fn(context, &row, mf_sql_null(q, 8) ? NULL : mf_sql_text(q, 8));
+            r = fn(context, &row, mf_sql_null(q, 9) ? NULL : mf_sql_text(q, 9));
     }
     return r;
 }

@@ -13,6 +13,7 @@ struct mf_unit_row {
     int64_t id, task, class;
     enum mf_unit_kind kind;
     int priority;
+    int64_t families;     /* set of families that it needs; mf_store_unit_add finds it */
     char *body;           /* heap after a read; the caller frees it */
     int64_t avoid_worker; /* 0: none */
     int64_t attempt, epoch, worker, deadline_ms;
@@ -20,6 +21,7 @@ struct mf_unit_row {
     int64_t start_tag;
     bool leased;
 };
+/* Adds a unit. The families that it needs are those of the enumeration, steps or pipelines in its body. */
 int mf_store_unit_add(struct mf_store *s, const struct mf_unit_row *row, int64_t now_ms, int64_t *ret);
 
 /* Finds the largest start tag among the batch's units on the class; 0 if the batch has no units there. */
@@ -36,12 +38,13 @@ enum mf_affinity {
     MF_AFFINITY_N_
 };
 /* Leases the best ready unit that the slot may take, in one statement. Returns 1 and *ret, or 0 if there is
- * no such unit. Order: priority, start tag, age. A unit preferred by affinity never goes before a unit of
- * higher priority. is_only_worker: the slot may take units that should avoid its worker. */
+ * no such unit. The slot's worker offers all families that the unit needs. Order: priority, start tag, age. A
+ * unit preferred by affinity never goes before a unit of higher priority. may_be_only: the slot may take
+ * units that should avoid its worker if no other connected worker can run them. */
 int mf_store_unit_lease(struct mf_store *s, const struct mf_slot *slot, enum mf_affinity affinity,
-                        bool is_only_worker, int64_t epoch, int64_t deadline_ms, struct mf_unit_row *ret);
+                        bool may_be_only, int64_t epoch, int64_t deadline_ms, struct mf_unit_row *ret);
 /* Called for the shapes (row texts) that workers of the class will enumerate and then measure next: at most
- * `limit`, in order of priority. Reads at most 4 * limit units. */
+ * `limit`, in order of priority. Reads at most 32 * limit units. */
 typedef int (*mf_row_fn)(void *context, const char *row);
 int mf_store_next_shapes(struct mf_store *s, int64_t class, int64_t limit, mf_row_fn fn, void *context);
 /* Leases a ready unit to no worker. */
@@ -75,29 +78,34 @@ int mf_store_has_enumerate_unit(struct mf_store *s, int64_t enumeration);
 /* ---- steps ---- */
 struct mf_step_row {
     int64_t id, kernel;
+    /* id of the family that enumerates it, while `family` may name AITER's generator; set by
+     * mf_store_steps_each */
+    int64_t offered_by;
+    int64_t group; /* the same for steps whose families the same workers offer; set by the farm */
     char name[MF_STEP_NAME_MAX];
     char family[MF_FAMILY_NAME_MAX];
     mf_ops covers;
     int32_t block_m;
     double flops, bytes;
 };
-/* Adds a step, and its kernel if the kernel is new at this revision. Returns 1, or 0 if the enumeration
- * already contains the step. */
-int mf_store_step_add(struct mf_store *s, int64_t enumeration, const char *revision,
-                      const struct mf_step *step, const char *body);
+/* Adds a step, and its kernel if the kernel is new at the revision of the enumeration's family. Returns 1, or
+ * 0 if the enumeration already contains the step. */
+int mf_store_step_add(struct mf_store *s, int64_t enumeration, const struct mf_step *step, const char *body);
 /* Adds a rejection. batch: the batch that excludes the kernel; 0: the rejection holds for all batches of the
  * enumeration. */
 int mf_store_rejection_add(struct mf_store *s, int64_t enumeration, int64_t batch, const char *family,
                            const char *kernel, const char *rule, const char *reason);
+/* Adds a rejection for each family that an available worker of the class could not load. */
+int mf_store_rejections_add_refused(struct mf_store *s, int64_t enumeration, int64_t batch, int64_t class);
 int mf_store_enumeration_complete(struct mf_store *s, int64_t enumeration);
 /* Counts the steps of an enumeration, and its rejections that hold for all batches. */
 int mf_store_enumeration_counts(struct mf_store *s, int64_t enumeration, int64_t *ret_steps,
                                 int64_t *ret_rejections);
-/* Called for each step of an enumeration, ordered by family and name. quarantined: the reason if the kernel
- * was in quarantine on the class at before_ms; otherwise NULL. */
+/* Called for each step of the task's enumerations, ordered by family and name. quarantined: the reason if the
+ * kernel was in quarantine on the class at before_ms; otherwise NULL. */
 typedef int (*mf_step_fn)(void *context, const struct mf_step_row *row, const char *quarantined);
-int mf_store_steps_each(struct mf_store *s, int64_t enumeration, int64_t class, int64_t before_ms,
-                        mf_step_fn fn, void *context);
+int mf_store_steps_each(struct mf_store *s, int64_t task, int64_t class, int64_t before_ms, mf_step_fn fn,
+                        void *context);
 /* Reads a step. -ENOENT: no such step. *ret_body: JSON text that the caller frees; ret_body may be NULL. */
 int mf_store_step_get(struct mf_store *s, int64_t step, struct mf_step_row *ret, char **ret_body);
 /* Returns 1 if the unit must not measure the step, because a result decides the step for the task, or because

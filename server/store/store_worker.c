@@ -1,5 +1,6 @@
 #include "server/store/store_worker.h"
 #include "server/store/store_batch.h"
+#include "server/store/store_family.h"
 #include "server/store/store_private.h"
 
 #include "common/base/buf.h"
@@ -93,12 +94,13 @@ int mf_store_worker_hello(struct mf_store *s, const struct mf_worker_row *row, i
     int r = mf_sql_first(
         s,
         "INSERT INTO worker (name, instance, model, host, pid, version, revision, families, state,"
-        " joined_ms, seen_ms, sandbox) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 'idle', ?9, ?9, ?10)"
+        " joined_ms, seen_ms, sandbox, refused_families)"
+        " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 'idle', ?9, ?9, ?10, ?11)"
         " ON CONFLICT (name) DO UPDATE SET instance = ?2, host = ?4, pid = ?5, version = ?6, sandbox = ?10,"
-        " revision = ?7, families = ?8, state = 'idle', unit = NULL, step = '', seen_ms = ?9"
-        " RETURNING id, n_results, n_deaths, busy, quarantined <> ''",
-        &q, "ttititttit", row->name, row->instance, row->model, row->host, row->pid, row->version,
-        row->revision, row->families, now_ms, row->sandbox);
+        " revision = ?7, families = ?8, refused_families = ?11, state = 'idle', unit = NULL, step = '',"
+        " seen_ms = ?9 RETURNING id, n_results, n_deaths, busy, quarantined <> ''",
+        &q, "ttititttitt", row->name, row->instance, row->model, row->host, row->pid, row->version,
+        row->revision, row->families, now_ms, row->sandbox, row->refused_families);
     if (r <= 0)
         return r < 0 ? r : -EIO;
     slot->id = mf_sql_i64(q, 0);
@@ -107,7 +109,8 @@ int mf_store_worker_hello(struct mf_store *s, const struct mf_worker_row *row, i
     read_busy(mf_sql_text(q, 3), slot);
     slot->quarantined = mf_sql_i64(q, 4) != 0;
     mf_sql_done(MF_TAKE(q));
-    return mf_store_worker_device(s, slot->id, row->model, row->device);
+    r = mf_store_worker_set_families(s, row->families, slot);
+    return r < 0 ? r : mf_store_worker_device(s, slot->id, row->model, row->device);
 }
 
 int mf_store_worker_save(struct mf_store *s, const struct mf_slot *slot, const char *state, int64_t now_ms)

@@ -22,7 +22,8 @@ int mf_store_model(struct mf_store *s, int64_t class, const char *name, bool sim
 int mf_store_worker_device(struct mf_store *s, int64_t worker, int64_t model, const char *body);
 
 struct mf_worker_row {
-    const char *name, *instance, *host, *version, *revision, *families, *sandbox, *device;
+    const char *name, *instance, *host, *version, *revision, *sandbox, *device;
+    const char *families, *refused_families; /* JSON, as in the table */
     int64_t model, pid;
 };
 /* Counts the workers in state idle or busy. Before mf_store_start_epoch, these are the workers of the last
@@ -30,7 +31,8 @@ struct mf_worker_row {
 int mf_store_workers_live(struct mf_store *s, int64_t *ret);
 /* Finds the device model of the worker with this name. Returns 1, or 0 if the name is new. */
 int mf_store_worker_model(struct mf_store *s, const char *name, int64_t *ret_model);
-/* Adds or updates the worker's row at HELLO. Sets id, counters, busy times and quarantine of the slot. */
+/* Adds or updates the worker's row at HELLO. Sets id, counters, busy times, quarantine and families of the
+ * slot. */
 int mf_store_worker_hello(struct mf_store *s, const struct mf_worker_row *row, int64_t now_ms,
                           struct mf_slot *slot);
 /* Writes the slot's changing members to the worker's row. */

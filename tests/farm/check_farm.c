@@ -294,7 +294,8 @@ static const struct {
 } invariants[] = {
     {"tasks without a config", "SELECT count(*) FROM task WHERE state <> 'done'", "0"},
     {"steps without a deciding result",
-     "SELECT count(*) FROM task g JOIN step s ON s.enumeration = g.enumeration WHERE NOT EXISTS"
+     "SELECT count(*) FROM task g JOIN task_enumeration e ON e.task = g.id JOIN step s ON s.enumeration = "
+     "e.enumeration WHERE NOT EXISTS"
      " (SELECT 1 FROM result r WHERE r.task = g.id AND r.step = s.id AND r.final = 1)",
      "0"},
     {"steps decided twice",

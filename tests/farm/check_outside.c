@@ -112,6 +112,8 @@ MF_TEST(tunes_a_shared_object)
     ck_assert_msg(mf_family_plugin_load(&p, OBJECT("plain"), why, sizeof(why)) == 0, "%s", why);
     mf_kernel_revision_with(p.hashes[0], of_file);
     ck_assert_str_ne(of_file, mf_kernel_revision());
+    ck_assert_msg(strstr(table, of_file) != NULL, "the table does not contain revision %s: %s", of_file,
+                  table);
     ck_assert_int_eq(mf_family_plugin_load(&p, OBJECT("plain"), why, sizeof(why)), -EEXIST);
     mf_family_plugins_release(&p);
     const char *const options[] = {"--families", "move,plain", "--family-so", OBJECT("plain"), NULL};

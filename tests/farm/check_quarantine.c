@@ -42,11 +42,14 @@ MF_TEST(two_strikes_per_kernel)
                                               " GROUP BY kernel, class)"),
                      2);
     /* every task that offers a quarantined kernel has a result that says so */
-    ck_assert_int_eq(farm_query_number(&farm, "SELECT count(*) FROM task g JOIN step s ON s.enumeration ="
-                                              " g.enumeration JOIN quarantine q ON q.kernel = s.kernel"
-                                              " LEFT JOIN result r ON r.task = g.id AND r.step = s.id AND"
-                                              " r.final = 1 WHERE r.status IS NOT 'quarantined'"),
-                     0);
+    ck_assert_int_eq(
+        farm_query_number(
+            &farm,
+            "SELECT count(*) FROM task g JOIN task_enumeration e ON e.task ="
+            " g.id JOIN step s ON s.enumeration = e.enumeration JOIN quarantine q ON q.kernel = s.kernel"
+            " LEFT JOIN result r ON r.task = g.id AND r.step = s.id AND"
+            " r.final = 1 WHERE r.status IS NOT 'quarantined'"),
+        0);
     ck_assert_int_eq(farm_query_number(&farm, "SELECT count(*) FROM task WHERE state <> 'done'"), 0);
 }
 

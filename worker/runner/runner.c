@@ -72,6 +72,7 @@ struct mf_runner {
     struct python_families python;
     const struct mf_family *extra_families[EXTRA_MAX];
     struct mf_family_set extra;
+    cJSON *families; /* {name: revision} of the families that it offers */
     struct mf_own_steps own_steps;
     struct {
         int64_t retry_at_ms; /* 0: no shape was too large */
@@ -180,29 +181,6 @@ static const char *find_unknown_family(const struct mf_runner *r, char word[MF_F
     return NULL;
 }
 
-static uint64_t hash_of_families(const cJSON *families)
-{
-    const cJSON *item;
-    uint64_t hash = MF_HASH_SEED;
-    cJSON_ArrayForEach (item, families) {
-        hash = mf_hash64(item->string, strlen(item->string) + 1, hash);
-        hash = mf_hash64(item->valuestring, strlen(item->valuestring) + 1, hash);
-    }
-    return hash;
-}
-
-/* Computes a hash of the families that the worker offers. 0: all families of this build and no others. */
-static int hash_of_offers(const struct mf_runner *r, const cJSON *families, uint64_t *ret)
-{
-    const struct mf_runner plain = {
-        .options = &(struct mf_runner_options){.device = r->options->device, .families = ""}};
-    _cleanup_(cJSON_Deletep) cJSON *all = cJSON_CreateObject();
-    if (!all || !add_families(&plain, "", all))
-        return -ENOMEM;
-    *ret = hash_of_families(families) ^ hash_of_families(all);
-    return 0;
-}
-
 /* True if this runner can compile kernels ahead. A runner that uses foreign runners, for example, cannot. */
 static bool compiles(const struct mf_runner *r)
 {
@@ -236,14 +214,12 @@ static bool add_refused(const struct mf_runner *r, cJSON *hello)
 static int send_hello(struct mf_runner *r)
 {
     _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("hello");
-    cJSON *families = m ? cJSON_AddObjectToObject(m, "families") : NULL;
-    char revision[MF_REVISION_MAX];
-    uint64_t hash;
-    if (!add_families(r, r->options->families, families) || hash_of_offers(r, families, &hash) < 0)
+    r->families = cJSON_CreateObject();
+    if (!m || !add_families(r, r->options->families, r->families))
         return -ENOMEM;
-    mf_kernel_revision_with(hash, revision);
     bool ok = mf_json_add_i64(m, "protocol", 1) && cJSON_AddStringToObject(m, "name", "moefarm-worker") &&
-              cJSON_AddStringToObject(m, "revision", revision) &&
+              cJSON_AddStringToObject(m, "revision", mf_kernel_revision()) &&
+              cJSON_AddItemReferenceToObject(m, "families", r->families) &&
               cJSON_AddStringToObject(m, "sandbox", r->sandbox) && add_refused(r, m);
     cJSON *can = ok ? cJSON_AddArrayToObject(m, "can") : NULL;
     if (!can || !add_text_item(can, "unit") || (compiles(r) && !add_text_item(can, "ahead")))
@@ -336,6 +312,15 @@ static int enumerate_family(void *context, const struct mf_family *f, const stru
     return mf_family_enumerate(f, &r->device->info, shape, offer);
 }
 
+/* Finds a family of this runner by an item of {name: revision}. Returns NULL if the runner does not offer the
+ * family or offers another revision. */
+static const struct mf_family *find_offered(const struct mf_runner *r, const cJSON *item)
+{
+    const cJSON *own = cJSON_GetObjectItemCaseSensitive(r->families, item->string);
+    return cJSON_Compare(own, item, true) ? mf_family_set_find(&r->extra, r->device->ops->kind, item->string)
+                                          : NULL;
+}
+
 static int enumerate(struct mf_runner *r, const cJSON *message)
 {
     struct mf_shape shape;
@@ -344,16 +329,19 @@ static int enumerate(struct mf_runner *r, const cJSON *message)
                           r->device ? "shape: expected the twelve values of a row"
                                     : "expected describe first");
     struct offer o = {.offer = {.step = offer_step, .reject = offer_reject}, .channel = &r->channel};
-    const char *only = r->options->families && r->options->families[0] ? r->options->families : NULL;
-    int x = mf_enumerate(&r->device->info, &shape, only, &o.offer);
-    for (size_t i = 0; x >= 0 && i < r->extra.n; i++) {
-        if (is_listed(only, r->extra.families[i]->name))
-            x = enumerate_family(r, r->extra.families[i], &shape, &o.offer);
+    const cJSON *families = mf_json_object(message, "families"), *item;
+    if (!families)
+        families = r->families;
+    cJSON_ArrayForEach (item, families) {
+        const struct mf_family *f = find_offered(r, item);
+        if (!f)
+            return send_error(r, MF_STATUS_UNSUPPORTED,
+                              "enumerate: this worker does not offer family %s at revision %s", item->string,
+                              cJSON_IsString(item) ? item->valuestring : "?");
+        int x = enumerate_family(r, f, &shape, &o.offer);
+        if (x < 0)
+            return x;
     }
-    if (x >= 0)
-        x = mf_runner_plugins_offer_rejections(&r->plugins, &o.offer);
-    if (x < 0)
-        return x;
     _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("enumerated");
     return m ? mf_channel_send_wait(&r->channel, m, -1) : -ENOMEM;
 }
@@ -776,6 +764,7 @@ struct mf_runner *mf_runner_free(struct mf_runner *r)
         return NULL;
     mf_session_free(r->session);
     mf_own_steps_release(&r->own_steps);
+    cJSON_Delete(r->families);
     for (int i = 0; i < r->options->n_foreign; i++)
         mf_foreign_free(r->foreign[i]);
     mf_device_close(r->device);

@@ -41,6 +41,7 @@ void mf_runner_plugins_load(struct mf_runner_plugins *p, const char *const *path
                 continue;
             mf_format(why, sizeof(why), "family %s supports devices of kind %s, not %s", f->name,
                       f->device_kind, device_kind);
+            mf_family_plugins_drop_last(&p->loaded);
         }
         (void)fprintf(stderr, "family %s: %s\n", paths[i], why);
         base_name(paths[i], p->refused[p->n_refused].name);
@@ -51,15 +52,6 @@ void mf_runner_plugins_load(struct mf_runner_plugins *p, const char *const *path
 void mf_runner_plugins_release(struct mf_runner_plugins *p)
 {
     mf_family_plugins_release(&p->loaded);
-}
-
-int mf_runner_plugins_offer_rejections(const struct mf_runner_plugins *p, struct mf_offer *offer)
-{
-    int r = 0;
-    for (size_t i = 0; i < p->n_refused && r >= 0; i++)
-        r = offer->reject(offer, p->refused[i].name, p->refused[i].name, "shared_object", "%s",
-                          p->refused[i].why);
-    return r;
 }
 
 /* ---- the child's side ---- */

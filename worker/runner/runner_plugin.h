@@ -1,5 +1,4 @@
-/* Kernel families from shared objects (--family-so): loads them, enumerates them in a child process and
- * reports their rejections.
+/* Kernel families from shared objects (--family-so): loads them and enumerates them in a child process.
  *
  * A built-in family enumerates in the runner. A plugin enumerates in a child of the runner, so that a crash,
  * hang or invalid step affects only the plugin's own steps and is reported as a rejection. Plugin steps are
@@ -23,7 +22,7 @@ struct mf_runner_plugins {
 };
 
 /* Loads the shared objects. Call before opening the device, because opening starts threads. Failures to load
- * are reported later, by mf_runner_plugins_offer_rejections. */
+ * are in `refused`. */
 void mf_runner_plugins_load(struct mf_runner_plugins *p, const char *const *paths, int n,
                             const char *device_kind);
 void mf_runner_plugins_release(struct mf_runner_plugins *p);
@@ -31,5 +30,3 @@ void mf_runner_plugins_release(struct mf_runner_plugins *p);
  * returns that error. */
 int mf_runner_plugin_enumerate(const struct mf_family *f, const struct mf_device_info *device,
                                const struct mf_shape *shape, struct mf_offer *offer);
-/* Offers a rejection for each object that failed to load. */
-int mf_runner_plugins_offer_rejections(const struct mf_runner_plugins *p, struct mf_offer *offer);

@@ -89,18 +89,23 @@ int fake_worker_hello(struct fake_worker *w, const char *running)
     const struct {
         double peak_gflops, mem_read_gbs;
     } initial = {w->real ? 1.5e6 : 1e8, w->real ? 8000 : 1e6};
+    char families[300];
+    if (w->families)
+        mf_format(families, sizeof(families), "%s", w->families);
+    else
+        mf_format(families, sizeof(families), "{\"fake\":\"%s\"}", w->revision);
     return fake_worker_send(
         w, MF_MESSAGE_HELLO,
         "{\"worker\":\"%s\",\"instance\":\"%s\",\"host\":\"h\",\"pid\":1,\"version\":"
         "\"0\",\"class\":\"%s\","
         "\"model\":\"%s\","
         "\"device\":{\"class\":\"%s\",\"model\":\"%s\",\"gap_us\":%.9g,\"peak_gflops\":{\"bf16\":%g},\"mem_"
-        "read_gbs\":%g,\"llc\":256000000},\"revision\":\"%s\",\"families\":{\"fake\":\"%s\"},"
+        "read_gbs\":%g,\"llc\":256000000},\"revision\":\"%s\",\"families\":%s,\"refused_families\":%s,"
         "\"simulated\":%s,\"running\":%s}",
         w->name, w->instance, w->class, w->model, w->class, w->model, w->gap_us,
         w->peak_gflops > 0 ? w->peak_gflops : initial.peak_gflops,
-        w->mem_read_gbs > 0 ? w->mem_read_gbs : initial.mem_read_gbs, w->revision, w->revision,
-        w->real ? "false" : "true", running);
+        w->mem_read_gbs > 0 ? w->mem_read_gbs : initial.mem_read_gbs, w->revision, families,
+        w->refused_families ? w->refused_families : "[]", w->real ? "false" : "true", running);
 }
 
 int fake_worker_recv(struct fake_worker *w, int timeout_ms, enum mf_message *ret_type, cJSON **ret)
@@ -179,25 +184,34 @@ double fake_us(const char *name)
     return 10 + (double)(mf_hash64(name, strlen(name), MF_HASH_SEED) % 1000) / 10;
 }
 
-static void add_step(const struct fake_worker *w, struct mf_buf *b, const char *name, const char *stage,
-                     const char *covers, int block_m, const char *needs, const char *gives)
+struct fake_step {
+    const char *name, *stage, *covers, *needs, *gives;
+    int block_m;
+};
+
+/* Steps of other families than "fake" have the family's name in their names. */
+static void add_step(const struct fake_worker *w, struct mf_buf *b, const char *family,
+                     const struct fake_step *s)
 {
+    bool is_fake = strcmp(family, "fake") == 0;
     (void)mf_buf_addf(
         b,
-        "%s{\"name\":\"%s\",\"family\":\"fake\",\"stage\":\"%s\",\"covers\":\"%s\",\"block_m\":%d,\"ksplit\":"
-        "0,"
-        "\"needs\":[%s],\"gives\":[%s],\"workspace\":0,\"flops\":%g,\"bytes\":%g,\"reorder_tolerance\":0}",
-        b->len ? "," : "", name, stage, covers, block_m, needs, gives, w->flops, w->bytes);
+        "%s{\"name\":\"%s%s%s\",\"family\":\"%s\",\"stage\":\"%s\",\"covers\":\"%s\",\"block_m\":%d,"
+        "\"ksplit\":0,\"needs\":[%s],\"gives\":[%s],\"workspace\":0,\"flops\":%g,\"bytes\":%g,"
+        "\"reorder_tolerance\":0}",
+        b->len ? "," : "", s->name, is_fake ? "" : "_", is_fake ? "" : family, family, s->stage, s->covers,
+        s->block_m, s->needs, s->gives, w->flops, w->bytes);
 }
 
-static void add_steps(struct fake_worker *w, struct mf_buf *b)
+static void add_steps(struct fake_worker *w, const char *family, struct mf_buf *b)
 {
     static const char *const layouts[] = {"row", "panel16"};
     char name[80], needs[200], gives[80];
     for (int block_m = 16; block_m <= 32; block_m *= 2) {
+        struct fake_step s = {name, "move", "sort", "\"topk/index/none/token\"", gives, block_m};
         mf_format(name, sizeof(name), "sort_m%d", block_m);
         mf_format(gives, sizeof(gives), "\"sorted/index/none/sorted.%d\"", block_m);
-        add_step(w, b, name, "move", "sort", block_m, "\"topk/index/none/token\"", gives);
+        add_step(w, b, family, &s);
         for (int i = 0; i < w->n_variants; i++) {
             mf_format(name, sizeof(name), "one_m%d_%d", block_m, i);
             mf_format(needs, sizeof(needs),
@@ -205,12 +219,15 @@ static void add_steps(struct fake_worker *w, struct mf_buf *b)
                       layouts[i % 2]);
             mf_format(gives, sizeof(gives), "\"h/bf16/none/sorted.%d\"", block_m);
             name[0] = 's';
-            add_step(w, b, name, "stage1", "gather+gemm1+act", block_m, needs, gives);
+            s = (struct fake_step){name, "stage1", "gather+gemm1+act", needs, gives, block_m};
+            add_step(w, b, family, &s);
             name[0] = 't';
             mf_format(needs, sizeof(needs),
                       "\"sorted/index/none/sorted.%d\",\"h/bf16/none/sorted.%d\",\"w2/bf16/none/%s\"",
                       block_m, block_m, layouts[i % 2]);
-            add_step(w, b, name, "stage2", "gemm2+weight+combine", block_m, needs, "\"y/bf16/none/token\"");
+            s = (struct fake_step){name,   "stage2", "gemm2+weight+combine", needs, "\"y/bf16/none/token\"",
+                                   block_m};
+            add_step(w, b, family, &s);
         }
     }
 }
@@ -311,7 +328,7 @@ int fake_worker_result(struct fake_worker *w, const cJSON *unit, int i)
                       *status == 'o' ? "" : "planted");
     if (!items) {
         mf_buf_init(&steps, MF_WIRE_BODY_MAX);
-        add_steps(w, &steps);
+        add_steps(w, mf_json_object(unit, "families")->child->string, &steps);
         (void)mf_buf_addf(&b,
                           ",\"steps\":[%s],\"rejections\":[{\"family\":\"fake\",\"kernel\":\"x*\",\"rule\":"
                           "\"dtype\",\"reason\":\"no\"}]",

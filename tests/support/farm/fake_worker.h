@@ -20,9 +20,12 @@ struct fake_worker {
     int n_variants;
     const char *class;    /* for example "gfx942/304" */
     const char *revision; /* for example "r1" */
-    const char *model;    /* for example "m" */
-    bool real;            /* true: HELLO says that the device is not simulated */
-    double gap_us;        /* launch gap in HELLO (default: 0.5) */
+    /* JSON object {family: revision} of HELLO; NULL: family "fake" at `revision` */
+    const char *families;
+    const char *refused_families; /* JSON array of HELLO; NULL: none */
+    const char *model;            /* for example "m" */
+    bool real;                    /* true: HELLO says that the device is not simulated */
+    double gap_us;                /* launch gap in HELLO (default: 0.5) */
     /* in HELLO; 0: of a GPU, if `real`; otherwise those of a device that is a hundred times as fast */
     double peak_gflops, mem_read_gbs;
     double flops, bytes; /* of each step that it lists (default: 1e6 and 1e5) */

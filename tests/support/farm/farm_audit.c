@@ -107,7 +107,8 @@ static const struct {
      "SELECT max(id) FROM task g WHERE batch = ? AND (SELECT count(*) FROM config WHERE task = g.id) <> 1"},
     /* A kernel that was quarantined before the batch is not measured. */
     {"step without exactly one final result",
-     "SELECT max(g.id || ', step ' || s.id) FROM task g JOIN step s ON s.enumeration = g.enumeration"
+     "SELECT max(g.id || ', step ' || s.id) FROM task g JOIN task_enumeration e ON e.task = g.id JOIN step s"
+     " ON s.enumeration = e.enumeration"
      " WHERE g.batch = ?"
      " AND (SELECT count(*) FROM result r WHERE r.task = g.id AND r.step = s.id AND r.final = 1) <> 1"
      " AND NOT EXISTS (SELECT 1 FROM quarantine q WHERE q.kernel = s.kernel AND q.class = g.class)"},

@@ -41,8 +41,16 @@ struct worker {
     int64_t model, unit, seen_s, results, deaths;
 };
 
+/* All enumerations are of this family, whatever their steps. */
+static void add_family(struct fixture *f)
+{
+    run(f, "INSERT OR IGNORE INTO family (id, name, revision) VALUES (1, 'two_stage', 'r1')", "");
+}
+
 static void add_workers(struct fixture *f)
 {
+    add_family(f);
+    run(f, "INSERT INTO family_set (id, families) VALUES (1, '[1]')", "");
     static const struct worker workers[] = {
         {"node-a-cpu0", "node-a", "busy", "tile_s2_m32n64k128_t2_panel16_avx512bf16",
          "{\"timing\":412.5,\"verify\":131.2,\"data\":24.1,\"load\":8.4,\"wait\":11.9}", 1, 9, 0, 1873, 2},
@@ -65,6 +73,8 @@ static void add_workers(struct fixture *f)
             "?, ?, ?)",
             "tititItiitii", w->name, w->model, w->host, (int64_t)(4000 + i), w->state, w->unit, w->step,
             f->now_ms - 3600000, f->now_ms - w->seen_s * 1000, w->busy, w->results, w->deaths);
+        run(f, "INSERT INTO worker_family_set (worker, family_set) VALUES (?, 1)", "i",
+            mf_store_last_id(f->s));
     }
 }
 
@@ -170,8 +180,10 @@ static const int block_ms[] = {16, 32, 64};
 static int64_t add_unit(struct fixture *f, int64_t task, const char *kind, const char *state)
 {
     run(f,
-        "INSERT INTO unit (task, class, kind, state, priority, body, attempt, created_ms) SELECT id, class, "
-        "?, ?, 50, '{}', 1, ? FROM task WHERE id = ?",
+        "INSERT INTO unit (task, class, kind, state, priority, families, body, attempt, created_ms) SELECT "
+        "id,"
+        " class, "
+        "?, ?, 50, 1, '{}', 1, ? FROM task WHERE id = ?",
         "ttii", kind, state, f->now_ms, task);
     return mf_store_last_id(f->s);
 }
@@ -259,15 +271,17 @@ static int64_t enumerate(struct fixture *f, int64_t task)
 {
     int64_t id = 0;
     run(f,
-        "INSERT OR IGNORE INTO enumeration (class, shape, revision, complete) SELECT class, shape, 'r1', 1 "
-        "FROM task WHERE id = ?",
+        "INSERT OR IGNORE INTO enumeration (class, shape, family, complete) SELECT class, shape, 1, 1 FROM "
+        "task"
+        " WHERE id = ?",
         "i", task);
     ck_assert_int_eq(mf_sql_get_i64(f->s,
                                     "SELECT e.id FROM enumeration e JOIN task g ON g.class = e.class AND "
                                     "g.shape = e.shape WHERE g.id = ?",
                                     &id, "i", task),
                      1);
-    run(f, "UPDATE task SET enumeration = ?, model = 1 WHERE id = ?", "ii", id, task);
+    run(f, "INSERT INTO task_enumeration (task, enumeration) VALUES (?, ?)", "ii", task, id);
+    run(f, "UPDATE task SET model = 1 WHERE id = ?", "i", task);
     add_rejections(f, id);
     return id;
 }
@@ -550,13 +564,14 @@ static void add_config(struct fixture *f, int64_t batch, int64_t class, int64_t 
     char steps[32];
     int64_t task = add_task(f, batch, class, c->token, c->layer, "done", ""), enumeration = 0;
     run(f,
-        "INSERT INTO enumeration (class, shape, revision, complete) SELECT class, shape, 'r1', 1 FROM task "
+        "INSERT INTO enumeration (class, shape, family, complete) SELECT class, shape, 1, 1 FROM task "
         "WHERE id = ?",
         "i", task);
     enumeration = mf_store_last_id(f->s);
     mf_format(steps, sizeof(steps), "[%d]",
               (int)add_step(f, enumeration, c->family, "one", WHOLE_LAYER, 0, c->step));
-    run(f, "UPDATE task SET enumeration = ?, model = ? WHERE id = ?", "iii", enumeration, model, task);
+    run(f, "INSERT INTO task_enumeration (task, enumeration) VALUES (?, ?)", "ii", task, enumeration);
+    run(f, "UPDATE task SET model = ? WHERE id = ?", "ii", model, task);
     int64_t pipeline = add_pipeline(f, task, 1, steps, WHOLE_LAYER, 0, c->us);
     run(f,
         "INSERT INTO config (task, shape, class, model, pipeline, us, mad, n, us1, us2, err1, err2, ties, "
@@ -584,6 +599,7 @@ void farm_fixture_configs(struct mf_store *s)
     run(&f, "INSERT INTO device_model (class, name, simulated, body) VALUES (?, 'NVIDIA H200', 0, '{}')", "i",
         class);
     int64_t model = mf_store_last_id(s);
+    add_family(&f);
     add_batch(&f, "configs", "done", 9, 1, "[]");
     int64_t batch = mf_store_last_id(s);
     for (size_t i = 0; i < MF_ARRAY_LEN(configs); i++)

@@ -42,6 +42,22 @@ MF_TEST(units_keep_block_m_apart)
         ck_assert_int_eq(steps[i].block_m, 32);
 }
 
+/* Workers offer family 1 and 2, or 3: a unit that mixed 2 and 3 could run on neither. */
+MF_TEST(units_keep_groups_apart)
+{
+    static const int64_t groups[] = {1, 3, 1, 3, 1};
+    size_t n = 0;
+    add(&n, 16, MF_OP_BIT(MF_OP_GEMM1), 1e6, 5);
+    for (size_t i = 0; i < n; i++)
+        steps[i].group = steps[i].offered_by = groups[i];
+    steps[4].offered_by = 2;
+    ck_assert_uint_eq(mf_plan_cut(steps, n, &fast, ends), 2);
+    ck_assert_uint_eq(ends[0], 3);
+    ck_assert_int_eq(steps[0].offered_by, 1);
+    ck_assert_int_eq(steps[2].offered_by, 2);
+    ck_assert_int_eq(steps[3].group, 3);
+}
+
 MF_TEST(units_meet_the_target)
 {
     size_t n = 0, first = 0;

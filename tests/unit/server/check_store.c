@@ -1,5 +1,6 @@
 #include "server/store/schema.h"
 #include "server/store/store_access.h"
+#include "server/store/store_family.h"
 #include "server/store/store_private.h"
 #include "server/store/store_promote.h"
 #include "server/store/store_rank.h"
@@ -225,27 +226,35 @@ static void make_units(int n)
                                    .host = "h",
                                    .version = "0",
                                    .revision = "r",
-                                   .families = "[]",
+                                   .families = "{\"f\":\"r\"}",
+                                   .refused_families = "[]",
                                    .sandbox = "",
                                    .device = "{}"};
-    slot = (struct mf_slot){.revision = "r", .name = "w"};
+    slot = (struct mf_slot){.name = "w"};
     ck_assert_int_eq(mf_store_class(store, &class, &slot.class_id), 0);
     ck_assert_int_eq(mf_store_model(store, slot.class_id, "m", true, "{}", &slot.model_id), 0);
     worker.model = slot.model_id;
     ck_assert_int_eq(mf_store_worker_hello(store, &worker, 1, &slot), 0);
     struct mf_batch_row batch = {.name = "b", .options = "{}", .body_hash = "", .created_ms = 1};
-    int64_t batch_id, shape_id, enumeration, unit;
+    int64_t batch_id, shape_id, enumeration, unit, set;
     bool complete;
+    char families[40];
     ck_assert_int_eq(mf_store_batch_add(store, &batch, &batch_id), 0);
+    ck_assert_uint_eq(slot.n_families, 1);
+    ck_assert_int_eq(mf_store_batch_add_family(store, batch_id, slot.class_id, slot.families[0]), 0);
+    mf_format(families, sizeof(families), "[%d]", (int)slot.families[0]);
+    ck_assert_int_eq(mf_store_family_set(store, families, &set), 0);
     for (int i = 0; i < n; i++) {
         struct mf_shape shape = {.token = i + 1, .model_dim = 128, .inter_dim = 128, .expert = 8, .topk = 2};
         ck_assert_int_eq(mf_store_shape(store, &shape, &shape_id), 0);
         ck_assert_int_eq(mf_store_task_add(store, batch_id, shape_id, slot.class_id, ""), 0);
         int64_t task = mf_store_last_id(store);
-        ck_assert_int_eq(mf_store_enumeration(store, slot.class_id, shape_id, "r", &enumeration, &complete),
-                         0);
+        ck_assert_int_eq(
+            mf_store_enumeration(store, slot.class_id, shape_id, slot.families[0], &enumeration, &complete),
+            0);
         ck_assert(!complete);
-        ck_assert_int_eq(mf_store_task_set_enumerating(store, task, enumeration), 0);
+        ck_assert_int_eq(mf_store_task_add_enumeration(store, task, enumeration), 0);
+        ck_assert_int_eq(mf_store_task_set_state(store, task, MF_TASK_ENUMERATING, "", 1), 0);
         for (int k = 0; k < 2; k++) {
             char body[] = "{\"steps\":[1]}";
             struct mf_unit_row row = {
@@ -253,6 +262,7 @@ static void make_units(int n)
             ck_assert_int_eq(mf_store_unit_add(store, &row, 1, &unit), 0);
         }
     }
+    ck_assert_int_ge(mf_sql_run(store, "UPDATE unit SET families = ?", "i", set), 2 * n);
 }
 
 static int64_t lease(enum mf_affinity affinity, bool alone, int64_t *ret_attempt)
@@ -273,8 +283,9 @@ static int64_t first_enumeration(bool *ret_complete)
     struct mf_shape shape = {.token = 1, .model_dim = 128, .inter_dim = 128, .expert = 8, .topk = 2};
     int64_t shape_id, enumeration;
     ck_assert_int_eq(mf_store_shape(store, &shape, &shape_id), 0);
-    ck_assert_int_eq(mf_store_enumeration(store, slot.class_id, shape_id, "r", &enumeration, ret_complete),
-                     0);
+    ck_assert_int_eq(
+        mf_store_enumeration(store, slot.class_id, shape_id, slot.families[0], &enumeration, ret_complete),
+        0);
     return enumeration;
 }
 
@@ -282,7 +293,7 @@ static void add_listed_step(int64_t enumeration, const char *name)
 {
     struct mf_step step = {.family = "f", .covers = MF_OP_BIT(MF_OP_SORT)};
     mf_format(step.name, sizeof(step.name), "%s", name);
-    ck_assert_int_ge(mf_store_step_add(store, enumeration, "r", &step, "{}"), 0);
+    ck_assert_int_ge(mf_store_step_add(store, enumeration, &step, "{}"), 0);
 }
 
 static int64_t count_listed_steps(int64_t enumeration)
@@ -347,13 +358,14 @@ MF_TEST(another_worker_enumerates_from_the_start)
 {
     bool complete;
     make_units(1);
-    struct mf_slot other = {.revision = "r", .name = "other"};
+    struct mf_slot other = {.name = "other"};
     struct mf_worker_row row = {.name = "other",
                                 .instance = "i",
                                 .host = "h",
                                 .version = "0",
                                 .revision = "r",
-                                .families = "[]",
+                                .families = "{\"f\":\"r\"}",
+                                .refused_families = "[]",
                                 .sandbox = "",
                                 .device = "{}",
                                 .model = slot.model_id};
@@ -520,12 +532,16 @@ MF_TEST(lease_restrictions)
     ck_assert_int_eq(lease(MF_AFFINITY_ANY, true, &attempt), 1);
     ck_assert_int_eq(attempt, 2);
     /* As long as another worker exists, the unit is not leased to the worker in avoid_worker. The unit is
-     * also not leased to a worker with another revision or model. */
+     * also not leased to a worker with another model, without its family, or with another revision of it. */
     ck_assert_int_ge(mf_sql_run(store, "UPDATE unit SET avoid_worker = ? WHERE id = 2", "i", slot.id), 1);
     ck_assert_int_eq(lease(MF_AFFINITY_ANY, false, NULL), 0);
-    slot.revision[0] = 's';
-    ck_assert_int_eq(lease(MF_AFFINITY_ANY, true, NULL), 0);
-    slot.revision[0] = 'r';
+    static const char *const others[] = {"{\"f\":\"s\"}", "{\"g\":\"r\"}", "{}"};
+    for (size_t i = 0; i < MF_ARRAY_LEN(others); i++) {
+        ck_assert_int_eq(mf_store_worker_set_families(store, others[i], &slot), 0);
+        for (int affinity = 0; affinity < MF_AFFINITY_N_; affinity++)
+            ck_assert_int_eq(lease((enum mf_affinity)affinity, true, NULL), 0);
+    }
+    ck_assert_int_eq(mf_store_worker_set_families(store, "{\"g\":\"r\",\"f\":\"r\"}", &slot), 0);
     int64_t other = 0;
     ck_assert_int_eq(mf_store_model(store, slot.class_id, "n", true, "{}", &other), 0);
     ck_assert_int_eq(mf_store_task_set_model(store, 1, other), 0);
@@ -544,8 +560,7 @@ MF_TEST(known_steps_are_found_by_old_and_current_family, .rows = 2)
     int64_t id;
     make_units(1);
     mf_format(step.family, sizeof(step.family), "%s", stored[_i]);
-    ck_assert_int_ge(mf_sql_run(store, "UPDATE enumeration SET revision = 'r'", ""), 0);
-    ck_assert_int_eq(mf_store_step_add(store, 1, "r", &step, "{}"), 1);
+    ck_assert_int_eq(mf_store_step_add(store, 1, &step, "{}"), 1);
     ck_assert_int_ge(mf_store_rejection_add(store, 1, 0, step.family, "gone", "lds", "too large"), 0);
     for (size_t i = 0; i < MF_ARRAY_LEN(stored); i++) {
         ck_assert_int_eq(mf_store_step_find(store, 1, stored[i], "k", &id), 1);
@@ -561,7 +576,7 @@ static struct mf_result_row row_of_new_step(int i)
 {
     struct mf_step step = {.family = "f", .covers = MF_OP_BIT(MF_OP_GEMM1)};
     mf_format(step.name, sizeof(step.name), "k%d", i);
-    ck_assert_int_eq(mf_store_step_add(store, 1, "r", &step, "{}"), 1);
+    ck_assert_int_eq(mf_store_step_add(store, 1, &step, "{}"), 1);
     return (struct mf_result_row){.unit = 1,
                                   .attempt = 1,
                                   .seq = i + 1,
@@ -580,7 +595,7 @@ MF_TEST(results_are_counted_once)
     double us = 0;
     make_units(1);
     struct mf_result_row row = row_of_new_step(0);
-    ck_assert_int_eq(mf_store_step_add(store, 1, "r", &step, "{}"), 0);
+    ck_assert_int_eq(mf_store_step_add(store, 1, &step, "{}"), 0);
     row.mad = row.err = row.row_err = (double)NAN;
     ck_assert_int_eq(mf_store_step_decided(store, 1, 1, 1, &status, &us), 0);
     ck_assert_int_eq(mf_store_result_add(store, &row), 1);
