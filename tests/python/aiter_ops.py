@@ -200,9 +200,13 @@ class Ops:
             routes = [(float(a.sorted_weights[row]), t, expert) for row, t, _, expert in self._routes(a)]
         w1, w2 = decode_weight(unshuffle(a.gate), a.fc1_scale), decode_weight(unshuffle(a.down), a.fc2_scale)
         x, y = decode_rows(a.input, a.input_scale, blocks), a.out.double()
+        if blocks and a.input.dtype == torch.bfloat16:  # kernels for bf16 quantise x themselves
+            x = decode_rows(*quantise(a.input, a.gate.dtype, "per_1x128"), False)
         for factor, token, expert in routes:
             h = self._act(a.activation, x[token] @ w1[expert].t() * (factor if doweight else 1.0))
-            y[token] += h @ w2[expert].t() * (1.0 if doweight else factor)
+            values, scale = quantise(h.bfloat16()[None], a.gate.dtype, "per_1x128" if blocks else "per_Token")
+            z = decode_rows(values, scale, False)[0] @ w2[expert].t()
+            y[token] += z * (1.0 if doweight else factor)
         a.out.copy_(self._spoil(y))
 
 

@@ -181,12 +181,14 @@ class Launch(unittest.TestCase):
 
     def run_task(self, task: "tasks.Task", layer: Layer, buffers: Dict[str, Any]) -> None:
         weights = launch.convert_weights(AITER, layer.shape, layer.tensors)
-        launch.Launcher(AITER, task, layer.shape).launch(inputs_of(task, layer, buffers), weights)
+        tensors = inputs_of(task, layer, buffers)
+        launch.finish(tensors, launch.Launcher(AITER, task, layer.shape).launch(tensors, weights))
         self.assertEqual(OPS.calls[-1], task.name)
 
     def sort(self, layer: Layer, block_m: int) -> Dict[str, Any]:
         buffers = outputs_for(layer.shape, block_m)
-        launch.Sorter(AITER, block_m, layer.shape).launch({**layer.tensors, **buffers})
+        copies = launch.Sorter(AITER, block_m, layer.shape).launch(layer.tensors)
+        launch.finish(buffers, copies)
         return buffers
 
     def pairs(self, known: "Tuple[tasks.Task, ...]") -> "List[Tuple[tasks.Task, tasks.Task]]":
@@ -219,8 +221,7 @@ class Launch(unittest.TestCase):
                 with self.subTest(kind, kernel=task.name):
                     buffers = self.sort(layer, task.block_m)
                     self.run_task(task, layer, buffers)
-                    # The stand-in does not quantise h.
-                    self.assertLess(error_of(buffers["y"], layer.y), 0.06)
+                    self.assertLess(error_of(buffers["y"], layer.y), 0.03)
                 found["xbf16" if task.xbf16 else "flat" if task.flat else "sorted"] += 1
         print(f"{GFX}: kernels of one stage: {found}")
         self.assertGreater(found["sorted"], 0)
@@ -231,13 +232,10 @@ class Launch(unittest.TestCase):
         layer = make_layer(KINDS[0])
         one, two = self.pairs(capture(layer.shape))[0]
         buffers = self.sort(layer, one.block_m)
-        for task, name in ((one, "h"), (two, "y")):
+        weights = launch.convert_weights(AITER, layer.shape, layer.tensors)
+        for task in (one, two):
             launcher = launch.Launcher(AITER, task, layer.shape)
-            results: List[Any] = []
-            object.__setattr__(task, "launcher", keep(task.launcher, results))
-            weights = launch.convert_weights(AITER, layer.shape, layer.tensors)
-            launcher.launch(inputs_of(task, layer, buffers), weights)
-            self.assertEqual(results[0].data_ptr(), buffers[name].data_ptr())
+            self.assertEqual(launcher.launch(inputs_of(task, layer, buffers), weights), [])
 
     def test_a_wrong_result_reaches_the_output(self) -> None:
         """The farm judges what the kernel wrote."""
@@ -271,13 +269,6 @@ class Launch(unittest.TestCase):
             self.run_task(two, layer, buffers)
             for name, tensor in layer.tensors.items():
                 self.assertTrue(torch.equal(as_bytes(tensor), as_bytes(before[name])), name)
-
-
-def keep(function: Any, results: List[Any]) -> Any:
-    def call(*arguments: Any, **options: Any) -> Any:
-        results.append(function(*arguments, **options))
-        return results[-1]
-    return call
 
 
 @unittest.skipIf(MISSING, MISSING)
@@ -316,7 +307,7 @@ class OneRow(unittest.TestCase):
                     y = self.run_row(layer, row)
                     names = [row[c] for c in ("kernelName1", "kernelName2") if row.get(c)]
                     self.assertEqual(OPS.calls, names)
-                    self.assertLess(error_of(y, layer.y), 0.06)
+                    self.assertLess(error_of(y, layer.y), 0.03)
 
     def test_a_row_with_another_key_is_not_used(self) -> None:
         layer = make_layer(KINDS[4])

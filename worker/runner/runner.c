@@ -729,7 +729,9 @@ int mf_runner_new(const struct mf_runner_options *o, struct mf_runner **ret)
 int mf_runner_add_python(struct mf_runner *r, struct mf_python_family *f, char *why, size_t why_cap)
 {
     const struct mf_family *family = mf_python_family(f);
-    if (mf_family_set_find(&r->extra, NULL, family->name)) {
+    char kind[16]; /* devices of another kind may have a family of the same name */
+    mf_format(kind, sizeof(kind), "%.*s", (int)strcspn(r->options->device, ":"), r->options->device);
+    if (mf_family_set_find(&r->extra, kind, family->name)) {
         mf_format(why, why_cap, "this runner already has a family %s", family->name);
         return -EEXIST;
     }

@@ -3,13 +3,14 @@
 The names of data ("a1_qt", "w1_qt_shffle_ck", …) are those of the tuner's tasks."""
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, NamedTuple, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from .source import Aiter
 from .steps import ShapeLike, is_quantised, quantises_h
 from .tasks import Task
 
 Tensors = Mapping[str, Any]  # torch tensors under the names of moefarm.family.Kernel.launch
+Copy = Tuple[str, Any]  # name of an output, and the tensor that has its contents
 
 
 class Weights(NamedTuple):
@@ -61,15 +62,15 @@ class Launcher:
         self.q_type = task.key[11]
         self.q_dtype = dtype_of(aiter, shape.q_dtype_a)
 
-    def launch(self, tensors: Tensors, weights: Mapping[str, Weights]) -> None:
-        """Computes the step's outputs on torch's current stream."""
+    def launch(self, tensors: Tensors, weights: Mapping[str, Weights]) -> List[Copy]:
+        """Computes the step on torch's current stream. Returns what is not in the farm's buffers yet."""
         tensors = typed(self.aiter, tensors, self.shape)
         data = self.data(tensors, weights)
         outputs = [data["out"]] if self._has_output() else []
         with self.aiter.outputs(outputs):
             result = self.task.launcher(*(data[name] for name in self.task.data), *self.task.arguments,
                                         **self.task.options)
-        self._store(result, tensors)
+        return [copy for copy in self._results(result) if copy[1].data_ptr() != tensors[copy[0]].data_ptr()]
 
     def data(self, tensors: Tensors, weights: Mapping[str, Weights]) -> Dict[str, Any]:
         """The task's data, under the tuner's names."""
@@ -148,17 +149,13 @@ class Launcher:
         buffer = y.new_empty(n_bytes + 8 * self.shape.token, dtype=self.aiter.torch.uint8)
         return buffer[:n_bytes].view(y.dtype).view(y.shape)
 
-    def _store(self, result: Any, tensors: Tensors) -> None:
-        """Copies results that are not in the farm's buffers yet."""
+    def _results(self, result: Any) -> List[Copy]:
         if self.task.stage != "stage1":
-            _copy(tensors["y"], result)
-            return
+            return [("y", result)]
         if not quantises_h(self.task, self.shape):
-            _copy(tensors["h"], result)
-            return
+            return [("h", result)]
         values, scale = self._split_h(result)
-        _copy(tensors["h"], values)
-        _copy(tensors["h_scale"], scale)
+        return [("h", values), ("h_scale", scale)]
 
     def _split_h(self, result: Any) -> Tuple[Any, Any]:
         """Returns the values and scales of an h that stage 1 has quantised."""
@@ -176,21 +173,20 @@ class Sorter:
     def __init__(self, aiter: Aiter, block_m: int, shape: Any) -> None:
         self.aiter, self.block_m, self.shape = aiter, block_m, shape
 
-    def launch(self, tensors: Tensors) -> None:
-        sort = self.aiter.fused_moe.moe_sorting
-        results = sort(tensors["topk_ids"], tensors["topk_weights"], self.shape.expert, self.shape.model_dim,
-                       self.aiter.torch.bfloat16, self.block_m, accumulate=False)
-        names = ("sorted_ids", "sorted_weights", "sorted_experts", "sorted_num_valid")
-        for name, result in zip(names, results):
-            rows = min(tensors[name].numel(), result.numel())  # the rest is beyond any routing's rows
-            tensors[name].view(-1)[:rows].copy_(result.view(-1)[:rows])
+    def launch(self, tensors: Tensors, _weights: Any = None) -> List[Copy]:
+        """As Launcher.launch."""
+        results = self.aiter.fused_moe.moe_sorting(
+            tensors["topk_ids"], tensors["topk_weights"], self.shape.expert, self.shape.model_dim,
+            self.aiter.torch.bfloat16, self.block_m, accumulate=False)
+        return list(zip(("sorted_ids", "sorted_weights", "sorted_experts", "sorted_num_valid"), results))
 
 
-def _copy(to: Any, result: Any) -> None:
-    if result.data_ptr() != to.data_ptr():
-        to.view(-1).copy_(_same_dtype(result, to).reshape(-1))
-
-
-def _same_dtype(result: Any, to: Any) -> Any:
-    """Bytes and 8-bit floats are copied as they are."""
-    return result.view(to.dtype) if result.element_size() == to.element_size() == 1 else result
+def finish(tensors: Tensors, copies: Sequence[Copy]) -> None:
+    """Copies results into the farm's buffers. AITER's sorted rows may be fewer or more than the farm's; what
+    only one of them has is beyond the rows of any routing."""
+    for name, result in copies:
+        to = tensors[name].view(-1)
+        if result.element_size() == to.element_size() == 1:
+            result = result.view(to.dtype)  # bytes and 8-bit floats are copied as they are
+        rows = min(to.numel(), result.numel())
+        to[:rows].copy_(result.reshape(-1)[:rows])

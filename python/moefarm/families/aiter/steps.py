@@ -102,13 +102,14 @@ def describe(task: Task, shape: ShapeLike) -> Dict[str, Any]:
     covers, needs, gives = {"stage1": _stage1, "stage2": _stage2, "one": _one}[task.stage](task, shape)
     adds = task.stage != "stage1"
     return {"name": task.name, "covers": covers, "needs": needs, "gives": gives, "block_m": task.block_m,
-            "flops": _flops(task.stage, shape), "reorder_tolerance": REORDER_TOLERANCE if adds else 0.0}
+            "flops": _flops(task.stage, shape), "reorder_tolerance": REORDER_TOLERANCE if adds else 0.0,
+            "aiter": True}
 
 
 def describe_sort(block_m: int) -> Dict[str, Any]:
     """The step aiter.moe_sorting."""
     return {"name": SORT.format(block_m), "covers": ["sort"], "needs": ["topk/index/none/token"],
-            "gives": [sorted_spec(block_m)], "block_m": block_m}
+            "gives": [sorted_spec(block_m)], "block_m": block_m, "aiter": True}
 
 
 _Step = Tuple[List[str], List[str], List[str]]

@@ -1,0 +1,132 @@
+"""Tunes a layer on a farm with family `aiter` on a CPU worker (aiter_cpu_family.py): AITER's tuner
+enumerates, the farm's own runner makes the data, verifies each kernel against the farm's reference, and races
+the pipelines. Four kernels have flaws; each has its status, and the others continue.
+
+    AITER_DIR=CHECKOUT MOEFARM_BUILD=build/dev python3 test_aiter_farm.py
+
+Skipped if the interpreter cannot import AITER's sources."""
+import csv
+import io
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.request
+from typing import Any, Dict, List
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import aiter_host  # noqa: E402
+
+BUILD = pathlib.Path(os.environ.get("MOEFARM_BUILD", aiter_host.ROOT / "build/dev"))
+MISSING = aiter_host.missing() or ("" if (BUILD / "server/moefarmd").exists() else f"{BUILD} is not built")
+LIMIT_S = 240
+HEAD = ("token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,"
+        "doweight_stage1")
+FNUZ = "torch.float8_e4m3fnuz"
+ASM = "_ZN5aiter49fmoe_stage1_bf16_pertokenInt8_g1u1_32x128_3tg_pf{}E"
+CK1 = "moe_ck2stages_gemm1_256x32x64x{}_1x4_MulABScale_v1_Nswizzle0_Quant1_MulRoutedWeight0_silu_I8_I8_B16"
+CK2 = ("moe_ck2stages_gemm2_256x32x64x{}_1x4_MulABScaleExpertWeight_v1_Nswizzle0_Quant1_MulRoutedWeight1_"
+       "I8_I8_B16")
+# kernel: flaw, status, part of the reason
+FLAWS = {
+    ASM.format(3): ("hang", "quarantined", "by hang"),
+    CK1.format(256): ("crash", "quarantined", "by crash: signal 11"),
+    CK1.format(128): ("raise", "unsupported", "invalid argument"),
+    CK2.format(64): ("wrong", "wrong", "mismatch"),
+}
+
+
+class Farm:
+    """moefarmd and one CPU worker in a temporary folder."""
+
+    def __init__(self, folder: str, **environment: str) -> None:
+        self.folder = pathlib.Path(folder)
+        self.environment = {**os.environ, **environment}
+        self.processes: List[Any] = []
+        self.start("server/moefarmd", "--state", str(self.folder / "farm"), "--http", "127.0.0.1:0", "--hub",
+                   "127.0.0.1:0", "--port-file", str(self.folder / "ports"))
+        ports = dict(line.replace("=", " ").split() for line in self.wait_for("ports", "hub").splitlines())
+        self.url = f"http://127.0.0.1:{ports['http']}"
+        self.start("worker/moefarm-worker", "--coordinator", f"tcp://127.0.0.1:{ports['hub']}", "--device",
+                   "cpu:0", "--name", "t", "--spool", str(self.folder / "spool"), "--lock-dir", folder,
+                   "--no-sandbox", "--families", "move,aiter", "--python", sys.executable, "--family-py",
+                   str(pathlib.Path(__file__).with_name("aiter_cpu_family.py")))
+
+    def start(self, program: str, *arguments: str) -> None:
+        log = open(self.folder / f"{pathlib.Path(program).name}.log", "wb")
+        self.processes.append(subprocess.Popen([str(BUILD / program), *arguments], env=self.environment,
+                                               stdout=log, stderr=log))
+
+    def wait_for(self, file: str, text: str) -> str:
+        path, end = self.folder / file, time.monotonic() + 60
+        while not path.exists() or text not in path.read_text():
+            if time.monotonic() > end:
+                raise AssertionError(f"{path} does not contain {text}")
+            time.sleep(0.05)
+        return path.read_text()
+
+    def run(self, *arguments: str) -> str:
+        command = [str(BUILD / "cli/moefarm"), *arguments]
+        done = subprocess.run(command, env={**self.environment, "MOEFARM_URL": self.url}, text=True,
+                              capture_output=True, timeout=LIMIT_S, check=False)
+        if done.returncode != 0:
+            logs = "".join(path.read_text()[-2000:] for path in self.folder.glob("*.log"))
+            raise AssertionError(f"{' '.join(command)}: {done.stdout}{done.stderr}{logs}")
+        return done.stdout
+
+    def tune(self, shape: str) -> Dict[str, Dict[str, Any]]:
+        """Tunes a shape; returns the steps of family aiter by name."""
+        file = self.folder / "shapes.csv"
+        file.write_text(f"{HEAD}\n{shape}\n")
+        self.run("submit", str(file), "--topk", "2", "--regret", "none")
+        self.run("watch", "1")
+        with urllib.request.urlopen(f"{self.url}/api/v1/tasks/1/steps?family=aiter", timeout=10) as reply:
+            return {step["name"]: step for step in json.load(reply)["items"]}
+
+    def stop(self) -> None:
+        for process in reversed(self.processes):
+            process.terminate()
+            process.wait(30)
+
+
+@unittest.skipIf(MISSING, MISSING)
+class OnFarm(unittest.TestCase):
+    def farm(self, **environment: str) -> Farm:
+        folder = tempfile.TemporaryDirectory(prefix="moefarm-aiter-farm-")
+        self.addCleanup(folder.cleanup)
+        farm = Farm(folder.name, **environment)
+        self.addCleanup(farm.stop)
+        return farm
+
+    def test_flawed_kernels(self) -> None:
+        flaws = ",".join(f"{flaw}:{kernel}" for kernel, (flaw, _, _) in FLAWS.items())
+        farm = self.farm(AITER_FLAWS=flaws, TUNE_MOE_KERNEL_REGEX="32x128|256x32x64x")
+        steps = farm.tune("2,256,256,2,2,ActivationType.Silu,torch.bfloat16,torch.int8,torch.int8,"
+                          "QuantType.per_Tensor,1,0")
+        for kernel, (_, status, reason) in FLAWS.items():
+            self.assertEqual(steps[kernel]["status"], status, steps[kernel])
+            self.assertIn(reason, steps[kernel]["reason"])
+        for kernel in (ASM.format(2), CK2.format(256), CK2.format(128), "aiter_moe_sorting_m32"):
+            self.assertIn(steps[kernel]["status"], ("ok", "slow"), steps[kernel])
+            self.assertLess(steps[kernel]["err"], 0.01)
+        rows = list(csv.DictReader(io.StringIO(farm.run("export", "--batch", "1"))))
+        self.assertEqual([row["kernelName1"] for row in rows], [ASM.format(2)])
+        self.assertIn(rows[0]["kernelName2"], (CK2.format(256), CK2.format(128)))
+
+    def test_blocks_of_128(self) -> None:
+        """Stage 1 quantises h, in AITER's two ways; one stage; the farm's reference decides."""
+        farm = self.farm(TUNE_MOE_KERNEL_REGEX="32x128_3tg_pf2E|256x32x128x128|vs_silu_1tg_32x128E")
+        steps = farm.tune(f"2,256,256,2,2,ActivationType.Silu,torch.bfloat16,{FNUZ},{FNUZ},"
+                          "QuantType.per_1x128,1,0")
+        self.assertEqual(len(steps), 6, steps.keys())
+        for name, step in steps.items():
+            self.assertIn(step["status"], ("ok", "slow"), step)
+            self.assertLess(step["row_err"] or 0, 0.01, name)
+
+
+if __name__ == "__main__":
+    unittest.main()
