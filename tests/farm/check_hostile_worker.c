@@ -622,26 +622,57 @@ static int count_in_log(const struct fake_farm *f, const char *text)
     return n;
 }
 
+/* Sends a HELLO with these families and refused families, which must be refused. */
+static void expect_refused_hello(struct fake_worker *w, const char *families, const char *refused,
+                                 const char *why)
+{
+    ck_assert_int_eq(
+        fake_worker_send(w, MF_MESSAGE_HELLO,
+                         "{\"worker\":\"v\",\"instance\":\"i\",\"class\":\"gfx942/304\",\"model\":"
+                         "\"m\",\"device\":{},\"revision\":\"r1\",\"families\":%s,"
+                         "\"refused_families\":%s,\"simulated\":true}",
+                         families, refused),
+        0);
+    fake_farm_expect_refusal(w, why);
+}
+
+/* Appends 65 items, one more than HELLO may have, and the end of the list. */
+static void add_items(char *list, size_t cap, const char *format, const char *end)
+{
+    for (int i = 0; i < 65; i++) {
+        size_t len = strlen(list);
+        (void)snprintf(list + len, cap - len, "%s\"f%d\"%s", i ? "," : "", i, format);
+    }
+    size_t len = strlen(list);
+    (void)snprintf(list + len, cap - len, "%s", end);
+}
+
 /* The texts of HELLO that are stored have a limit, and so have the log lines that HELLO causes. */
 MF_TEST(hello_is_bounded)
 {
     struct fake_farm f;
     struct fake_worker w;
-    static char family[4096];
+    static char text[4096], list[8192];
     fake_farm_start(&f);
     fake_farm_join(&f, &w, "w");
     for (int i = 0; i < 400; i++)
         ck_assert_int_eq(fake_worker_greet(&w, "[]", FAKE_FARM_LIMIT_MS), 0);
     ck_assert_int_le(count_in_log(&f, "worker w connected"), 100);
-    memset(family, 'f', sizeof(family) - 1);
-    ck_assert_int_eq(
-        fake_worker_send(&w, MF_MESSAGE_HELLO,
-                         "{\"worker\":\"v\",\"instance\":\"i\",\"class\":\"gfx942/304\","
-                         "\"model\":\"m\",\"device\":{},\"revision\":\"r1\",\"families\":{\"%s\":\"r1\"},"
-                         "\"simulated\":true}",
-                         family),
-        0);
-    fake_farm_expect_refusal(&w, "families: expected");
+    memset(text, 'f', sizeof(text) - 1);
+    (void)snprintf(list, sizeof(list), "{\"%s\":\"r1\"}", text);
+    expect_refused_hello(&w, list, "[]", "families: expected");
+    (void)snprintf(list, sizeof(list), "{\"f\":\"%s\"}", text);
+    expect_refused_hello(&w, list, "[]", "families: expected");
+    (void)snprintf(list, sizeof(list), "{");
+    add_items(list, sizeof(list), ":\"r1\"", "}");
+    expect_refused_hello(&w, list, "[]", "families: expected");
+    expect_refused_hello(&w, "[\"f\"]", "[]", "families: expected");
+    (void)snprintf(list, sizeof(list), "[{\"name\":\"f\",\"why\":\"%s\"}]", text);
+    expect_refused_hello(&w, "{}", list, "refused_families: expected");
+    (void)snprintf(list, sizeof(list), "[");
+    add_items(list, sizeof(list), "", "]");
+    expect_refused_hello(&w, "{}", list, "refused_families: expected");
+    expect_refused_hello(&w, "{}", "[{\"name\":\"f g\",\"why\":\"\"}]", "refused_families: expected");
     fake_worker_close(&w);
     fake_farm_stop(&f);
 }

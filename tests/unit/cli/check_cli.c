@@ -182,13 +182,15 @@ MF_TEST(revives_a_worker)
          .status = 200,
          .body =
              "{\"items\":[{\"id\":3,\"name\":\"bad\",\"state\":\"idle\",\"quarantined\":\"it claims that\"},"
-             "{\"id\":4,\"name\":\"good\",\"state\":\"idle\",\"quarantined\":\"\"}],\"next\":null}"}};
+             "{\"id\":4,\"name\":\"good\",\"state\":\"idle\",\"quarantined\":\"\",\"refused_families\":"
+             "[{\"name\":\"torch\",\"why\":\"no module named torch\"}]}],\"next\":null}"}};
     static const struct fake_answer revived[] = {
         TWO_WORKERS, {.request = "POST /api/v1/workers/3/revive", .status = 200, .body = "{}"}};
     fake_http_start(&server, list, MF_ARRAY_LEN(list));
     struct ran r = moefarm(server.url, "workers", NULL);
     assert_code(r, 0);
     assert_says(r.out, "quarantined");
+    assert_says(r.out, "torch (no module named torch)");
     assert_says(r.out, "idle");
     fake_http_start(&server, revived, MF_ARRAY_LEN(revived));
     r = moefarm(server.url, "revive-worker", "node1-gpu0", NULL);

@@ -205,6 +205,51 @@ MF_TEST(measurements_are_migrated)
     remove_folder();
 }
 
+/* Contents of a database of version 2: two tasks share an enumeration of all families of a revision. */
+static const char enumerated[] =
+    "INSERT INTO shape VALUES (1, 'x', 'x', 1);"
+    "INSERT INTO batch (id, name, state, priority, options, body_hash, receipt, created_ms)"
+    " VALUES (1, '', 'open', 1, '{}', '', '{}', 1), (2, '', 'open', 1, '{}', '', '{}', 1);"
+    "INSERT INTO enumeration (id, class, shape, revision, complete) VALUES (5, 1, 1, 'r8', 0),"
+    " (6, 1, 1, 'r9', 1);"
+    "INSERT INTO task (id, batch, shape, class, state, enumeration) VALUES (1, 1, 1, 1, 'probing', 6),"
+    " (2, 2, 1, 1, 'enumerating', 5);"
+    "INSERT INTO kernel VALUES (1, 'move', 'r9', 'sort');"
+    "INSERT INTO step VALUES (1, 6, 1, 'sort', 16, 1, 1, '{}');"
+    "INSERT INTO unit (id, task, class, kind, state, priority, body, created_ms) VALUES"
+    " (1, 1, 1, 'probe', 'ready', 1, '{\"steps\":[1]}', 1), (2, 2, 1, 'enumerate', 'ready', 1, '{}', 1);"
+    "UPDATE worker SET families = '[\"move\",\"two_stage\"]', revision = 'r9';";
+
+/* The enumerations of a revision become those of a family "all" at this revision, which units and batches
+ * need. */
+MF_TEST(enumerations_are_migrated)
+{
+    static const char *const checks[] = {
+        "SELECT count(*) FROM enumeration e JOIN family f ON f.id = e.family WHERE f.name = 'all' AND"
+        " (e.id, f.revision, e.complete) IN ((5, 'r8', 0), (6, 'r9', 1))",
+        "SELECT count(*) FROM task_enumeration WHERE (task, enumeration) IN ((1, 6), (2, 5))",
+        "SELECT count(*) FROM batch_family b JOIN family f ON f.id = b.family WHERE b.class = 1 AND"
+        " (b.batch, f.revision) IN ((1, 'r9'), (2, 'r8'))",
+        "SELECT count(*) FROM unit u JOIN family_set s ON s.id = u.families JOIN family f ON"
+        " s.families = '[' || f.id || ']' WHERE (u.id, f.revision, u.body) IN"
+        " ((1, 'r9', '{\"steps\":[1]}'), (2, 'r8', '{\"enumeration\":5}'))",
+        "SELECT 2 * count(*) FROM worker WHERE families = '{\"move\":\"r9\",\"two_stage\":\"r9\"}'",
+    };
+    _cleanup_(mf_store_freep) struct mf_store *s = NULL;
+    sqlite3 *db = NULL;
+    make_folder();
+    create_stored(MF_TEST_DATA "/schema/version_2.sql", 2);
+    ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
+    ck_assert_msg(sqlite3_exec(db, enumerated, NULL, NULL, NULL) == SQLITE_OK, "%s", sqlite3_errmsg(db));
+    ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
+    ck_assert_int_eq(mf_store_open(path, &s), 0);
+    for (size_t i = 0; i < MF_ARRAY_LEN(checks); i++)
+        ck_assert_msg(query(s, checks[i]) == 2, "%s", checks[i]);
+    ck_assert_int_eq(query(s, "SELECT count(*) FROM pragma_foreign_key_check"), 0);
+    s = mf_store_free(s);
+    remove_folder();
+}
+
 static const char *const two_steps[] = {"CREATE TABLE fruit (name TEXT) STRICT",
                                         "ALTER TABLE fruit ADD COLUMN colour TEXT NOT NULL DEFAULT ''"};
 static const char *const second_fails[] = {"CREATE TABLE fruit (name TEXT) STRICT",
