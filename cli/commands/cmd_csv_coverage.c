@@ -131,15 +131,27 @@ static int drop_other_tables(struct mf_csv_files *files)
 
 /* ---- missing rows ---- */
 
+static int write_rows(const struct mf_table *t, const char *path)
+{
+    _cleanup_(mf_buf_release) struct mf_buf text;
+    char why[MF_REASON_MAX] = "";
+
+    mf_buf_init(&text, TEXT_MAX);
+    if (mf_table_write(t, MF_TABLE_ALL, &text, why) < 0)
+        return mf_cli_fail(MF_EXIT_FAILED, "--untuned: %s", why);
+    int code = mf_file_write(path, text.data, text.len);
+    if (code == 0 && strcmp(path, "-") != 0)
+        fprintf(stderr, "moefarm: wrote %zu missing row%s to %s\n", t->n_rows, t->n_rows == 1 ? "" : "s",
+                path);
+    return code;
+}
+
 /* Writes the rows that would fill the holes, in the format of `moefarm submit`. Omits the row of the last
  * tier, because the row of the tier below serves it. */
 static int write_untuned(const struct mf_coverage_report *r, const char *path)
 {
     _cleanup_(mf_table_freep) struct mf_table *t = NULL;
-    _cleanup_(mf_buf_release) struct mf_buf text;
-    char why[MF_REASON_MAX] = "";
 
-    mf_buf_init(&text, TEXT_MAX);
     if (mf_table_new(path, false, &t) < 0)
         return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
     for (size_t i = 0; i < r->coverage->n_spans; i++) {
@@ -159,13 +171,7 @@ static int write_untuned(const struct mf_coverage_report *r, const char *path)
         if (mf_table_add(t, &row) < 0)
             return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
     }
-    if (mf_table_write(t, MF_TABLE_ALL, &text, why) < 0)
-        return mf_cli_fail(MF_EXIT_FAILED, "--untuned: %s", why);
-    int code = mf_file_write(path, text.data, text.len);
-    if (code == 0 && strcmp(path, "-") != 0)
-        fprintf(stderr, "moefarm: wrote %zu missing row%s to %s\n", t->n_rows, t->n_rows == 1 ? "" : "s",
-                path);
-    return code;
+    return write_rows(t, path);
 }
 
 /* ---- files of vLLM and SGLang ---- */
@@ -199,8 +205,34 @@ static enum mf_framework find_framework(const struct options *o, const struct mf
     return framework;
 }
 
+/* Writes the token counts of the tuners' ladder that the layer's file lacks. */
+static int write_untuned_triton(const struct mf_triton_query *q, const struct mf_triton_coverage *c,
+                                const char *path)
+{
+    _cleanup_(mf_table_freep) struct mf_table *t = NULL;
+    size_t n;
+    const int64_t *ladder = mf_triton_ladder(&n);
+
+    if (mf_table_new(path, false, &t) < 0)
+        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+    for (size_t i = 0; i < n; i++) {
+        const struct mf_triton_entry *e = c->up ? mf_triton_file_nearest(c->up->file, ladder[i]) : NULL;
+        struct mf_table_row row = {.shape = q->layer};
+        char form[MF_SHAPE_FORM_MAX] = "";
+
+        if (e && e->token == ladder[i])
+            continue;
+        row.shape.token = ladder[i];
+        (void)mf_shape_get(&row.shape, MF_SHAPE_FORM, form, sizeof(form));
+        row.own[MF_OWN_FORM] = form;
+        if (mf_table_add(t, &row) < 0)
+            return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+    }
+    return write_rows(t, path);
+}
+
 static int report_triton(const struct mf_cli *cli, const struct mf_triton_query *q,
-                         const struct mf_triton_coverage *c, int64_t top)
+                         const struct mf_triton_coverage *c, const struct options *o)
 {
     _cleanup_(cJSON_Deletep) cJSON *json = cli->json ? mf_triton_coverage_json(q, c) : NULL;
     _cleanup_(mf_buf_release) struct mf_buf out;
@@ -210,9 +242,11 @@ static int report_triton(const struct mf_cli *cli, const struct mf_triton_query 
     if (json) {
         code = mf_api_print(json);
     } else {
-        mf_triton_coverage_print(q, c, top, &out);
-        (void)fwrite(out.data, 1, out.len, stdout);
+        mf_triton_coverage_print(q, c, o->top, &out);
+        (void)fwrite(out.data, 1, out.len, o->untuned && strcmp(o->untuned, "-") == 0 ? stderr : stdout);
     }
+    if (code == 0 && o->untuned)
+        code = write_untuned_triton(q, c, o->untuned);
     return code != 0 ? code : c->up ? MF_EXIT_OK : MF_EXIT_FAILED;
 }
 
@@ -240,7 +274,7 @@ static int cover_triton(struct mf_cli *cli, const struct options *o, const struc
     int r = mf_triton_coverage_find(&q, &coverage, why);
     if (r < 0)
         return mf_cli_fail(MF_EXIT_FAILED, "%s: %s", model->name, r == -ENOTSUP ? why : "out of memory");
-    return report_triton(cli, &q, &coverage, o->top);
+    return report_triton(cli, &q, &coverage, o);
 }
 
 static bool has_triton(const struct mf_csv_files *files)

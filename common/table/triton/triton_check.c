@@ -83,6 +83,12 @@ static void check_name(struct check *c)
 static const int64_t ladder[] = {1,  2,   4,   8,   16,   24,   32,   48,   64,
                                  96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096};
 
+const int64_t *mf_triton_ladder(size_t *ret_n)
+{
+    *ret_n = MF_ARRAY_LEN(ladder);
+    return ladder;
+}
+
 static bool has_token(const struct mf_triton_file *f, int64_t token)
 {
     const struct mf_triton_entry *e = mf_triton_file_nearest(f, token);

@@ -56,6 +56,9 @@ int mf_triton_file_check(const struct mf_triton_file *f, struct mf_table *findin
  * against those for the first one. findings[i] belongs to files[i]; a NULL file is skipped. */
 int mf_triton_files_check(struct mf_triton_file *const *files, struct mf_table *const *findings, size_t n);
 
+/* Returns the token counts that the tuners of both frameworks measure, in ascending order. */
+const int64_t *mf_triton_ladder(size_t *ret_n);
+
 /* Appends an entry, or replaces the one with the same token count. -ENOMEM. */
 int mf_triton_file_add(struct mf_triton_file *f, const struct mf_triton_entry *entry);
 /* Returns the entry that the frameworks use for a token count: the nearest one, the first of two equally near
