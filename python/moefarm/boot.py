@@ -16,6 +16,7 @@ import importlib
 import importlib.util
 import json
 import os
+import re
 import signal
 import site
 import socket
@@ -70,7 +71,7 @@ def load_module(module: str) -> types.ModuleType:
     package = os.path.isdir(module)
     if not package and folder_of(module) not in sys.path:
         sys.path.insert(1, folder_of(module))
-    name = os.path.splitext(os.path.basename(os.path.abspath(module)))[0]
+    name = re.sub(r"\W", "_", os.path.splitext(os.path.basename(os.path.abspath(module)))[0])
     spec = importlib.util.spec_from_file_location(
         name, os.path.join(module, "__init__.py") if package else module,
         submodule_search_locations=[module] if package else None)
@@ -250,11 +251,14 @@ CLOSE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, *_TEXT)
 PRECOMPILE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.c_char_p, ctypes.c_char_p, *_TEXT)
 
 
+CALLBACKS = [("open", OPEN), ("prepare", PREPARE), ("launch", LAUNCH), ("finish", FINISH),
+             ("release", RELEASE), ("close", CLOSE), ("precompile", PRECOMPILE)]
+
+
 class Callbacks(ctypes.Structure):
     """struct moefarm_runner_callbacks"""
 
-    _fields_ = [("open", OPEN), ("prepare", PREPARE), ("launch", LAUNCH), ("finish", FINISH),
-                ("release", RELEASE), ("close", CLOSE), ("precompile", PRECOMPILE)]
+    _fields_ = list(CALLBACKS)
 
 
 def write_text(text: str, to: int, capacity: int) -> None:
@@ -291,7 +295,7 @@ class Runner:
         self.kernels: Dict[int, Opened] = {}
         self.last_kernel = 0
         self.kept: List[Any] = []  # arrays that the library keeps pointers to
-        self.callbacks = Callbacks(*(kind(guarded(getattr(self, name))) for name, kind in Callbacks._fields_))
+        self.callbacks = Callbacks(*(kind(guarded(getattr(self, name))) for name, kind in CALLBACKS))
 
     def option(self, name: str) -> str:
         return self.options[self.options.index(name) + 1] if name in self.options else ""

@@ -136,10 +136,10 @@ class Shape:
         words = text.split(",")
         if len(words) not in (len(_COLUMNS) - 1, len(_COLUMNS)):
             raise ValueError(f"shape {text!r}: expected the twelve values of a row and, if any, its form")
-        numbers = [int(word) for word in words[:5]]
-        flags = [word == "1" for word in words[10:12]]
-        return Shape(*numbers, *words[5:10], *flags, form=words[12] if len(words) > 12 else "",
-                     layer=layer or {})
+        values: Dict[str, Any] = dict(zip(_COLUMNS, words))
+        values.update({column: int(values[column]) for column in _COLUMNS[:5]})
+        values.update({column: values[column] == "1" for column in _COLUMNS[10:12]})
+        return Shape(**values, layer=layer or {})
 
     def __str__(self) -> str:
         values = [getattr(self, column) for column in _COLUMNS]

@@ -67,12 +67,10 @@ class _ManagedVersioned(ctypes.Structure):
 _alive: Dict[int, Tuple[Any, ...]] = {}
 
 
-@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 def _delete(managed: Optional[int]) -> None:
     _alive.pop(managed or 0, None)
 
 
-@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 def _drop_capsule(capsule: Optional[int]) -> None:
     """Destructor of a capsule. A capsule without a consumer still has its first name."""
     for name in (b"dltensor", b"dltensor_versioned"):
@@ -80,6 +78,8 @@ def _drop_capsule(capsule: Optional[int]) -> None:
             _alive.pop(_capsule_pointer(capsule, name) or 0, None)
 
 
+_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_deleter, _destructor = _CALLBACK(_delete), _CALLBACK(_drop_capsule)
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
@@ -108,12 +108,13 @@ class Tensor:
     def nbytes(self) -> int:
         return math.prod(self.shape) * DTYPES[self.dtype].bits // 8
 
-    def memory(self) -> memoryview:
-        """The elements in host memory, flat. 16-bit floats appear as unsigned integers."""
+    def memory(self) -> Any:
+        """A memoryview of the elements in host memory, flat. 16-bit floats appear as unsigned integers."""
         if self.device[0] != CPU:
             raise TypeError(f"tensor {self.name} is in device memory; use a library's from_dlpack")
         data = (ctypes.c_uint8 * self.nbytes).from_address(self.pointer)
-        flat = memoryview(data).cast("B").cast(DTYPES[self.dtype].letter)
+        flat: Any = memoryview(data).cast("B")
+        flat = flat.cast(DTYPES[self.dtype].letter)
         return flat if self.writable else flat.toreadonly()
 
     def __dlpack_device__(self) -> Tuple[int, int]:
@@ -131,7 +132,7 @@ class Tensor:
         kind = DTYPES[self.dtype]
         tensor = _DLTensor(data=self.pointer, device=_DLDevice(*self.device), ndim=len(self.shape),
                            dtype=_DLDataType(kind.code, kind.bits, 1), shape=dims, strides=None)
-        deleter = ctypes.cast(_delete, ctypes.c_void_p)
+        deleter = ctypes.cast(_deleter, ctypes.c_void_p)
         managed: Any
         if max_version is not None and max_version[0] >= 1:
             # NumPy makes arrays without a version read-only, so outputs need the versioned struct.
@@ -144,7 +145,7 @@ class Tensor:
             managed = _Managed(tensor=tensor, deleter=deleter)
             name = b"dltensor"
             _alive[ctypes.addressof(managed)] = (managed, dims)
-        return _new_capsule(ctypes.addressof(managed), name, ctypes.cast(_drop_capsule, ctypes.c_void_p))
+        return _new_capsule(ctypes.addressof(managed), name, ctypes.cast(_destructor, ctypes.c_void_p))
 
 
 def _row_major(shape: Sequence[int]) -> Tuple[int, ...]:

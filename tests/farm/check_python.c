@@ -241,6 +241,226 @@ MF_TEST(reports_broken_families, .rows = MF_ARRAY_LEN(broken))
     expect_moves(batch);
 }
 
+#define SLOW_CONVERSION                                                         \
+    "import sys, time\n"                                                        \
+    "sys.path.insert(0, '" MF_SOURCE_DIR "/examples')\n"                        \
+    "import family_plain as p\n"                                                \
+    "class Odd(p.Plain):\n"                                                     \
+    "    name = 'odd'\n"                                                        \
+    "    def convert_weights(self, candidate, shape, weights): time.sleep(@)\n" \
+    "family = Odd()\n"
+
+/* The measured time does not include the conversion of weights. */
+MF_TEST(does_not_time_conversions)
+{
+    char file[64];
+    write_family(SLOW_CONVERSION, "0.2", file);
+    int batch = tune(file, "move,odd", FARM_CSV_HEAD FARM_CSV_SMALL, "&time_cap_ms=30000");
+    (void)unlink(file);
+    const cJSON *step;
+    _cleanup_(cJSON_Deletep) cJSON *steps = step_of(batch, "odd", &step);
+    ck_assert_msg(strcmp(farm_text(step, "status"), "ok") == 0, "%s", farm_text(step, "reason"));
+    ck_assert_double_lt(cJSON_GetObjectItem(step, "us")->valuedouble, 200e3);
+}
+
+/* With one flaw, one output in 64 is slightly beyond the mismatch tolerance; with the other, each run takes
+ * 0.2 s. Batch options decide whether the step passes. */
+/* clang-format off */
+static const struct {
+    const char *what, *flaw;
+    const char *lenient, *strict; /* batch options with which the step passes, and with which it fails */
+    const char *status, *message; /* status and reason of the step with the strict options */
+} flaws[] = {
+    {"err_ratio",
+     "for i in range(0, len(out), 64): "
+     "out[i] = p.bfloat16([v + (0.012 + 0.02 * abs(v)) for v in p.floats(out[i:i + 1])])[0]",
+     "&err_ratio=0.1", "&err_ratio=0.01", "wrong", "mismatch: "},
+    {"time_cap_ms", "time.sleep(0.2)", "&time_cap_ms=30000", "&time_cap_ms=100", "hang",
+     "silent for more than 100 ms"},
+};
+/* clang-format on */
+
+/* The same step passes in the lenient batch and fails in the strict batch. */
+MF_TEST(applies_batch_options, .rows = MF_ARRAY_LEN(flaws))
+{
+    char file[64];
+    write_family(FLAWED, flaws[_i].flaw, file);
+    start_farm(file, "move,odd");
+    for (int strict = 0; strict < 2; strict++) {
+        int batch =
+            farm_submit(&farm, FARM_CSV_HEAD FARM_CSV_SMALL, strict ? flaws[_i].strict : flaws[_i].lenient);
+        farm_wait_done(&farm, batch);
+        expect_step(batch, strict ? flaws[_i].status : "ok", strict ? flaws[_i].message : "");
+    }
+    (void)unlink(file);
+}
+
+/* Tries to overwrite all memory files of the runner, except for the outputs' own. */
+#define OVERWRITES                                                                             \
+    "for fd in map(int, os.listdir('/proc/self/fd')):\n"                                       \
+    "            try:\n"                                                                       \
+    "                if '/memfd:' not in os.readlink('/proc/self/fd/%d' % fd): continue\n"     \
+    "                os.pwrite(fd, b'A' * 4096, 0)\n"                                          \
+    "                os.pwrite(os.open('/proc/self/fd/%d' % fd, os.O_RDWR), b'A' * 4096, 0)\n" \
+    "            except OSError: pass"
+
+/* No other candidate is wrong because a family writes to the inputs that all candidates share. */
+MF_TEST(cannot_write_to_inputs)
+{
+    char file[64];
+    write_family(FLAWED, OVERWRITES, file);
+    start_farm(file, "move,one,odd");
+    int batch = farm_run(&farm, FARM_CSV_HEAD FARM_CSV_SMALL, "");
+    (void)unlink(file);
+    _cleanup_(cJSON_Deletep) cJSON *wrong = farm_task_list(&farm, batch, "steps?status=wrong");
+    const cJSON *item;
+    cJSON_ArrayForEach (item, mf_json_array(wrong, "items"))
+        ck_assert_msg(strcmp(farm_text(item, "family"), "odd") == 0, "%s is wrong: %s",
+                      farm_text(item, "name"), farm_text(item, "reason"));
+    _cleanup_(cJSON_Deletep) cJSON *task = farm_get(&farm, "/api/v1/tasks/1");
+    ck_assert_str_eq(farm_text(task, "state"), "done");
+}
+
+/* When it is imported, attacks all processes whose command line names the farm's folder, except runners and
+ * their supervisors: in a PID namespace, the runner has the pid of its supervisor. */
+#define ATTACKS                                                                                          \
+    "import os, resource, sys\n"                                                                         \
+    "sys.path.insert(0, '" MF_SOURCE_DIR "/examples')\n"                                                 \
+    "from family_plain import family\n"                                                                  \
+    "for pid in map(int, filter(str.isdigit, os.listdir('/proc'))):\n"                                   \
+    "    try: name, line = (open('/proc/%d/%s' % (pid, f), 'rb').read() for f in ('comm', 'cmdline'))\n" \
+    "    except OSError: continue\n"                                                                     \
+    "    if b'@' not in line or b'boot.py' in line or b'superv' in name: continue\n"                     \
+    "    for attack in (lambda: os.sched_setaffinity(pid, [min(os.sched_getaffinity(0))]),\n"            \
+    "                   lambda: os.setpriority(os.PRIO_PROCESS, pid, 7),\n"                              \
+    "                   lambda: os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0)),\n"         \
+    "                   lambda: os.kill(pid, 9),\n"                                                      \
+    "                   lambda: resource.prlimit(pid, resource.RLIMIT_CPU, (0, 0))):\n"                  \
+    "        try: attack(); print('attack on', pid, 'succeeded', file=sys.stderr)\n"                     \
+    "        except OSError: pass\n"
+
+static void expect_untouched(pid_t pid)
+{
+    struct rlimit limit;
+    cpu_set_t own, set;
+    ck_assert_int_eq(kill(pid, 0), 0);
+    ck_assert_int_eq(prlimit(pid, RLIMIT_CPU, NULL, &limit), 0);
+    ck_assert(limit.rlim_cur == RLIM_INFINITY);
+    ck_assert_int_eq(sched_getaffinity(0, sizeof(own), &own), 0);
+    ck_assert_int_eq(sched_getaffinity(pid, sizeof(set), &set), 0);
+    ck_assert(CPU_EQUAL(&own, &set));
+    ck_assert_int_eq(sched_getscheduler(pid), sched_getscheduler(0));
+    ck_assert_int_eq(getpriority(PRIO_PROCESS, (id_t)pid), getpriority(PRIO_PROCESS, 0));
+}
+
+/* A family changes neither the worker nor the coordinator, with and without a PID namespace. */
+MF_TEST(withstands_attacks_on_processes, .rows = 2)
+{
+    char file[64];
+    farm_start(&farm, 1000);
+    write_family(ATTACKS, farm.folder, file);
+    start_worker(file, "move,plain_py", _i == 0 ? NULL : "--no-pid-namespace");
+    int batch = farm_run(&farm, FARM_CSV_HEAD FARM_CSV_SMALL, "");
+    (void)unlink(file);
+    expect_untouched((pid_t)farm.workers[0]);
+    expect_untouched((pid_t)farm.daemon);
+    const cJSON *step;
+    _cleanup_(cJSON_Deletep) cJSON *steps = step_of(batch, "plain_py", &step);
+    ck_assert_str_eq(farm_text(step, "status"), "ok");
+}
+
+/* What a family may do in the sandbox. A failed expectation is an exception, the reason of the step. */
+#define ALLOWED                                                                        \
+    "import multiprocessing, socket, subprocess, tempfile\n"                           \
+    "def square(n): return n * n\n"                                                    \
+    "def refused(call):\n"                                                             \
+    "    try: call()\n"                                                                \
+    "    except OSError: return\n"                                                     \
+    "    raise RuntimeError('the sandbox allows it')\n"                                \
+    "def check():\n"                                                                   \
+    "    assert os.environ['HOME'] == os.environ['TMPDIR'] == tempfile.gettempdir()\n" \
+    "    with tempfile.TemporaryFile() as f: f.write(b'x')\n"                          \
+    "    assert subprocess.run([sys.executable, '-c', 'pass']).returncode == 0\n"      \
+    "    multiprocessing.Lock()\n"                                                     \
+    "    with multiprocessing.get_context('fork').Pool(2) as pool:\n"                  \
+    "        assert pool.map(square, [1, 2]) == [1, 4]\n"                              \
+    "    refused(lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))\n"         \
+    "    refused(lambda: subprocess.run(['/bin/ls'], stdout=subprocess.DEVNULL))\n"    \
+    "    refused(lambda: open(__file__, 'a'))\n"                                       \
+    "    refused(lambda: open('/etc/shadow'))\n"                                       \
+    "class Checks(p.Plain):\n"                                                         \
+    "    name = 'odd'\n"                                                               \
+    "    def open(self, candidate, shape):\n"                                          \
+    "        check()\n"                                                                \
+    "        return super().open(candidate, shape)\n"                                  \
+    "p.Plain = Checks\n"
+
+MF_TEST(limits_what_families_do)
+{
+    char file[64];
+    write_family("import os, sys\n"
+                 "sys.path.insert(0, '" MF_SOURCE_DIR "/examples')\n"
+                 "import family_plain as p\n"
+                 "@"
+                 "family = p.Plain()\n",
+                 ALLOWED, file);
+    int batch = tune(file, "move,odd", FARM_CSV_HEAD FARM_CSV_SMALL, "&time_cap_ms=60000");
+    (void)unlink(file);
+    expect_step(batch, "ok", "");
+}
+
+/* A file that cannot be imported is reported, and the other families are served. */
+MF_TEST(serves_other_families)
+{
+    char file[64];
+    write_family("@", "import no_such_module\n", file);
+    farm_start(&farm, 1000);
+    const char *const args[] = {"--device",    "cpu:0", "--families",  "move,plain_py", "--python", PYTHON,
+                                "--family-py", file,    "--family-py", PLAIN,           NULL};
+    farm_start_worker(&farm, 0, args);
+    farm_wait_workers(&farm, 1);
+    int batch = farm_run(&farm, FARM_CSV_HEAD FARM_CSV_SMALL, "");
+    (void)unlink(file);
+    const cJSON *step;
+    _cleanup_(cJSON_Deletep) cJSON *steps = step_of(batch, "plain_py", &step);
+    ck_assert_msg(strcmp(farm_text(step, "status"), "ok") == 0, "%s", farm_text(step, "reason"));
+}
+
+/* Compiling before the step begins does not count against the step's time limit. */
+MF_TEST(precompiles_without_a_limit)
+{
+    char file[64];
+    write_family("import sys, time\n"
+                 "sys.path.insert(0, '" MF_SOURCE_DIR "/examples')\n"
+                 "import family_plain as p\n"
+                 "class Odd(p.Plain):\n"
+                 "    name = 'odd'\n"
+                 "    compiled = []\n"
+                 "    def precompile(self, candidates, shape):\n"
+                 "        time.sleep(@)\n"
+                 "        self.compiled += [c.name for c in candidates]\n"
+                 "        yield\n"
+                 "    def open(self, candidate, shape):\n"
+                 "        assert candidate.name in self.compiled, 'not compiled'\n"
+                 "        return super().open(candidate, shape)\n"
+                 "family = Odd()\n",
+                 "3", file);
+    int batch = tune(file, "move,odd", FARM_CSV_HEAD FARM_CSV_SMALL, "&time_cap_ms=2000");
+    (void)unlink(file);
+    expect_step(batch, "ok", "");
+}
+
+/* A silent enumeration ends after 30 s. */
+MF_TEST(ends_a_silent_enumeration)
+{
+    char file[64];
+    write_family(BROKEN, "def enumerate(self, shape, device): time.sleep(1000)", file);
+    int batch = tune(file, "move,odd", FARM_CSV_HEAD FARM_CSV_SMALL, "");
+    (void)unlink(file);
+    expect_rejection(batch, "odd", "enumerate was silent for too long");
+    expect_moves(batch);
+}
+
 int main(void)
 {
     if (system(PYTHON " -c 'import ctypes' 2>/dev/null") != 0) {
