@@ -37,17 +37,16 @@
 #include "worker/sandbox/supervisor.h"
 
 #define SIM_WORKERS_MAX 256
-#define ARGUMENTS_MAX   (2 * (MF_RUNNER_FOREIGN_MAX + MF_RUNNER_FAMILY_SO_MAX + MF_RUNNER_PYTHON_MAX) + 24)
+#define ARGUMENTS_MAX   (2 * (MF_RUNNER_FAMILY_SO_MAX + MF_RUNNER_PYTHON_MAX) + 24)
 #define CHILD           "--runner-child" /* first argument of a runner; internal */
 #define RESERVE_MAX     4 /* if the process has more agents than this, no agent keeps a reserve runner */
 
 struct settings {
-    const char *coordinator, *enrol, *device, *name, *spool, *lock_folder, *families, *runner, *log_level;
-    const char *foreign[MF_RUNNER_FOREIGN_MAX];
+    const char *coordinator, *enrol, *device, *name, *spool, *lock_folder, *families, *log_level;
     const char *python, *family_py[MF_RUNNER_PYTHON_MAX], *last_family_py;
     char library[PATH_MAX], boot[PATH_MAX]; /* files of the runner in an interpreter, if `python` is set */
     const char *family_so[MF_RUNNER_FAMILY_SO_MAX], *last_family_so, *asm_folder, *aiter_folder;
-    int n_foreign, n_family_so, n_family_py;
+    int n_family_so, n_family_py;
     int64_t sim_workers, keep_mib, memory_mib;
     struct mf_compile_only compile;
     bool list_devices, compile_only, no_sandbox, no_pid_namespace;
@@ -110,7 +109,6 @@ static int parse(struct settings *s, int argc, char **argv)
          "folder for the device lock (default: /run/lock, or /tmp if /run/lock is not writable)", 0, 0},
         {"families", MF_OPT_TEXT, &s->families, "LIST",
          "kernel families to offer, comma-separated (default: all)", 0, 0},
-        {"runner", MF_OPT_TEXT, &s->runner, "COMMAND", "command of a foreign runner (repeatable)", 0, 0},
         {"family-so", MF_OPT_TEXT, &s->last_family_so, "FILE",
          "shared object with a kernel family (repeatable)", 0, 0},
         {"python", MF_OPT_TEXT, &s->python, "PATH",
@@ -153,10 +151,7 @@ static int parse(struct settings *s, int argc, char **argv)
         (void)fprintf(stderr, "moefarm-worker: unexpected argument '%s'\n", argv[rest]);
         return -EINVAL;
     }
-    r = mf_collect_option("--runner", s->foreign, MF_RUNNER_FOREIGN_MAX, &s->n_foreign, argc, argv);
-    if (r == 0)
-        r = mf_collect_option("--family-so", s->family_so, MF_RUNNER_FAMILY_SO_MAX, &s->n_family_so, argc,
-                              argv);
+    r = mf_collect_option("--family-so", s->family_so, MF_RUNNER_FAMILY_SO_MAX, &s->n_family_so, argc, argv);
     if (r == 0)
         r = mf_collect_option("--family-py", s->family_py, MF_RUNNER_PYTHON_MAX, &s->n_family_py, argc, argv);
     return r < 0 ? r : find_python(s);
@@ -194,10 +189,6 @@ static void make_argv(const struct settings *s, struct instance *instance)
     if (s->families[0]) {
         instance->argv[n++] = "--families";
         instance->argv[n++] = s->families;
-    }
-    for (int i = 0; i < s->n_foreign; i++) {
-        instance->argv[n++] = "--runner";
-        instance->argv[n++] = s->foreign[i];
     }
     for (int i = 0; i < s->n_family_so; i++) {
         instance->argv[n++] = "--family-so";

@@ -125,7 +125,8 @@ static int start_farm(struct tune *t, struct mf_cli *cli)
                                                                  .devices = t->in.devices,
                                                                  .n = t->in.n_devices,
                                                                  .families = t->o.families,
-                                                                 .runner = t->o.runner,
+                                                                 .python = t->o.python,
+                                                                 .family_py = t->o.family_py,
                                                                  .aiter_dir = t->o.aiter_dir},
                                   &t->farm);
     if (code != 0)

@@ -36,7 +36,7 @@ struct mf_tune_options {
     double err_ratio, min_improvement_pct;
     bool verbose, split_k, shape_grouped, all, last, compare, update_improved, grouped_gemm, mxfp4_flydsl;
     /* moefarm's own options */
-    const char *devices, *families, *runner, *aiter_dir, *classes, *state, *consumer, *routing;
+    const char *devices, *families, *python, *family_py, *aiter_dir, *classes, *state, *consumer, *routing;
     int64_t topk;
     const char *candidates;
     struct mf_aiter_env env; /* AITER's environment variables */
@@ -44,7 +44,7 @@ struct mf_tune_options {
     /* derived from the options */
     bool sorted, for_aiter;
 };
-#define MF_TUNE_N_OPTIONS 48
+#define MF_TUNE_N_OPTIONS 49
 /* Fills the option table. opts has room for MF_TUNE_N_OPTIONS options; *ret_n is the number used. */
 void mf_tune_options(struct mf_tune_options *o, struct mf_opt *opts, size_t *ret_n);
 /* Sets the defaults, including AITER_CONFIG_FMOE. */
@@ -134,7 +134,7 @@ struct mf_tune_farm_options {
     const char *folder; /* state folder */
     const struct mf_tune_device *devices;
     size_t n;
-    const char *families, *runner, *aiter_dir; /* options of the workers; NULL if not given */
+    const char *families, *python, *family_py, *aiter_dir; /* options of the workers; NULL if not given */
 };
 /* Starts a coordinator on loopback and one worker per device. The coordinator and the workers exit when this
  * program exits or dies. Returns the exit code. */

@@ -31,7 +31,7 @@ struct worker {
 
 struct mf_tune_farm {
     char folder[MF_TUNE_PATH_MAX], url[64], hub[64];
-    const char *families, *runner, *aiter_dir;
+    const char *families, *python, *family_py, *aiter_dir;
     int failed; /* exit code of the first failed check; 0 if none */
     struct mf_tune_child daemon;
     struct worker workers[MF_TUNE_DEVICES_MAX];
@@ -130,11 +130,14 @@ static int start_worker(struct mf_tune_farm *f, struct worker *w)
     for (char *p = name; *p; p++)
         *p = *p == ':' || *p == '/' ? '-' : *p;
     mf_format(w->child.log, sizeof(w->child.log), "%s/%s.log", f->folder, name);
-    const char *argv[16] = {path, "--coordinator", f->hub, "--device", w->device.name, "--name",
+    const char *argv[20] = {path, "--coordinator", f->hub, "--device", w->device.name, "--name",
                             name, "--spool",       spool};
     const struct {
         const char *name, *value;
-    } options[] = {{"--families", f->families}, {"--runner", f->runner}, {"--aiter-dir", f->aiter_dir}};
+    } options[] = {{"--families", f->families},
+                   {"--python", f->python},
+                   {"--family-py", f->family_py},
+                   {"--aiter-dir", f->aiter_dir}};
     size_t n = 9;
     for (size_t i = 0; i < MF_ARRAY_LEN(options); i++) {
         if (!options[i].value)
@@ -154,7 +157,8 @@ int mf_tune_farm_start(const struct mf_tune_farm_options *o, struct mf_tune_farm
         return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
     mf_format(f->folder, sizeof(f->folder), "%s", o->folder);
     f->families = o->families;
-    f->runner = o->runner;
+    f->python = o->python;
+    f->family_py = o->family_py;
     f->aiter_dir = o->aiter_dir;
     code = start_daemon(f);
     for (size_t i = 0; i < o->n && code == 0; i++) {

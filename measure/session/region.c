@@ -9,44 +9,6 @@
 #include "common/base/cleanup.h"
 #include "measure/session/memory.h"
 
-#define REGIONS_MAX 512
-
-/* All mapped regions of this process; mf_region_locate searches them for foreign programs. */
-static struct mf_region regions[REGIONS_MAX];
-static size_t n_regions;
-
-static int list(const struct mf_region *r)
-{
-    if (n_regions == REGIONS_MAX)
-        return -ENOMEM;
-    regions[n_regions++] = *r;
-    return 0;
-}
-
-static void unlist(const struct mf_region *r)
-{
-    for (size_t i = 0; i < n_regions; i++) {
-        if (regions[i].at == r->at) {
-            regions[i] = regions[--n_regions];
-            return;
-        }
-    }
-}
-
-int mf_region_locate(const void *address, int *ret_fd, uint64_t *ret_offset)
-{
-    uintptr_t p = (uintptr_t)address;
-    for (size_t i = 0; i < n_regions; i++) {
-        uintptr_t at = (uintptr_t)regions[i].at;
-        if (p >= at && p - at < regions[i].bytes) {
-            *ret_fd = regions[i].fd;
-            *ret_offset = p - at;
-            return 0;
-        }
-    }
-    return -ENOENT;
-}
-
 static size_t whole_pages(size_t bytes)
 {
     size_t page = 4096;
@@ -59,19 +21,13 @@ static int map(struct mf_region *r, int protection, int flags)
     if (!at)
         return -errno;
     r->at = at;
-    int result = list(r);
-    if (result < 0) {
-        (void)munmap(at, r->bytes);
-        r->at = NULL;
-    }
-    return result;
+    return 0;
 }
 
 static void unmap(struct mf_region *r)
 {
     if (!r->at)
         return;
-    unlist(r);
     (void)munmap(r->at, r->bytes);
     r->at = NULL;
 }

@@ -1,7 +1,4 @@
-/* Memory regions that kernels read and write. Each region is a whole memory file, mapped.
- *
- * A foreign program can map the same file; mf_region_locate finds a region by address. The list of regions
- * belongs to the process and is not thread-safe. */
+/* Memory regions that kernels read and write. Each region is a whole memory file, mapped. */
 #pragma once
 
 #include <stdbool.h>
@@ -38,12 +35,10 @@ int mf_region_seal(int fd, size_t bytes, struct mf_memfd_store *memfd_store, con
  * such file of that size. */
 int mf_region_find(struct mf_memfd_store *memfd_store, const char *key, size_t bytes, struct mf_region *ret);
 /* Write-protects the host mapping, so that a step that writes to its input faults, and the file, so that a
- * foreign program can map it only for reading. Does nothing if the host has no copy. Returns 0 or -errno. */
+ * family that finds it in /proc can map it only for reading. Does nothing if the host has no copy. Returns 0
+ * or -errno. */
 int mf_region_protect(struct mf_region *r);
 void mf_region_release(struct mf_region *r);
-/* Finds the memory file and the offset of a host address in any region of this process, so that a foreign
- * program can map the file. Returns -ENOENT if the address is in no region. */
-int mf_region_locate(const void *address, int *ret_fd, uint64_t *ret_offset);
 
 /* mf_region_alloc_copy allocates a zeroed copy on a device that has its own memory. mf_region_push copies the
  * host's data to the device, and mf_region_pull copies the device's data to the host. These functions do

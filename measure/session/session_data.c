@@ -545,7 +545,7 @@ static int renew_region(struct mf_session *s, struct mf_region *r)
     return mf_session_reserve(s, r, bytes);
 }
 
-/* Puts all writable data of a host device into new files, because a foreign program may have mapped the old
+/* Puts all writable data of a host device into new files, because a Python family may have mapped the old
  * files. */
 static int renew_outputs(struct mf_session *s)
 {
@@ -602,7 +602,7 @@ bool mf_session_inputs_unprotected(const struct mf_session *s)
 
 void mf_session_trim(struct mf_session *s)
 {
-    /* the number of regions is also limited (REGIONS_MAX) */
+    /* each region has an open file */
     if (s->buffer_bytes > s->buffer_max || s->n_inputs + 2 * s->n_outputs > 300)
         drop_buffers(s);
 }

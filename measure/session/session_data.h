@@ -102,7 +102,7 @@ int mf_session_reserve(struct mf_session *s, struct mf_region *region, size_t by
 int mf_session_renew(struct mf_session *s);
 /* Rewrites the reason of a failed result, after a retry on restored inputs has passed. */
 void mf_session_retry_reason(char reason[MF_REASON_MAX]);
-/* True if a wrong result may come from data that an earlier step or a foreign program has overwritten. The
+/* True if a wrong result may come from data that an earlier step has overwritten. The
  * step must then run again on restored data before it is rejected. */
 bool mf_session_data_suspect(const struct mf_session *s);
 /* True if an earlier step may have overwritten the inputs, because the device cannot write-protect them. */

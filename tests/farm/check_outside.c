@@ -19,10 +19,6 @@
 
 #define OBJECT(name) MF_BINARY_DIR "/tests/" name ".so"
 #define WORKER       MF_BINARY_DIR "/worker/moefarm-worker"
-/* A foreign runner that only sends hello, with the given revision. */
-#define FOREIGN(revision)                                                               \
-    "echo '{\"op\":\"hello\",\"protocol\":1,\"name\":\"mine\",\"revision\":\"" revision \
-    "\",\"families\":[\"mine\"],\"can\":[\"step\"]}' >&$MOEFARM_RUNNER_FD; read rest <&$MOEFARM_RUNNER_FD"
 
 static struct farm farm;
 static char folder[64];
@@ -139,9 +135,6 @@ static const struct {
     {{"--families", "lib,move"},      "onednn",    BUILD},
     {{"--family-so", OBJECT("plain")}, "move",     BUILD},
     {{"--family-so", OBJECT("plain")}, "plain",    NULL},
-    {{"--runner", FOREIGN("1")},      "move",      BUILD},
-    {{"--runner", FOREIGN("1")},      "mine",      NULL},
-    {{"--runner", FOREIGN("2")},      "mine",      NULL},
 };
 /* clang-format on */
 

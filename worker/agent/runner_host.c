@@ -58,7 +58,7 @@ static char **make_environment(char *variable)
     return env;
 }
 
-/* A runner has a thread for each CPU, and so have the libraries that it loads and its foreign programs. */
+/* A runner has a thread for each CPU, and so have the libraries that it loads and its own children. */
 static int tasks_max(void)
 {
     return TASKS_MAX + TASKS_PER_CPU * mf_cpus_allowed();

@@ -26,7 +26,6 @@
 #include "measure/session/session.h"
 #include "worker/agent/memfd_store.h"
 #include "worker/runner/device_info.h"
-#include "worker/runner/foreign.h"
 #include "worker/runner/python_family.h"
 #include "worker/runner/runner_plugin.h"
 #include "worker/runner/runner_sink.h"
@@ -47,7 +46,7 @@
 #define TOO_LARGE_RETRY_MS 60000
 
 #define READABLE_MAX (MF_RUNNER_FAMILY_SO_MAX + MF_RUNNER_PYTHON_MAX + 4)
-#define EXTRA_MAX    (MF_RUNNER_FOREIGN_MAX + MF_RUNNER_PYTHON_MAX + MF_PLUGINS_MAX)
+#define EXTRA_MAX    (MF_RUNNER_PYTHON_MAX + MF_PLUGINS_MAX)
 
 /* Python families that this runner offers, and those that could not be loaded. */
 struct python_families {
@@ -67,7 +66,6 @@ struct mf_runner {
     const char *readable[READABLE_MAX]; /* files of `limits` */
     char sandbox[MF_SANDBOX_TEXT_MAX];
     struct mf_session *session; /* session of the last unit, reused by units with the same data */
-    struct mf_foreign *foreign[MF_RUNNER_FOREIGN_MAX];
     struct mf_runner_plugins plugins;
     struct python_families python;
     const struct mf_family *extra_families[EXTRA_MAX];
@@ -111,14 +109,10 @@ static bool is_listed(const char *list, const char *name)
     return mf_family_is_listed(list && *list ? list : NULL, name);
 }
 
-/* Returns the hash of the files and programs outside the build from which the family takes its kernels; 0 if
+/* Returns the hash of the files outside the build from which the family takes its kernels; 0 if
  * there are none. */
 static uint64_t external_hash(const struct mf_runner *r, const struct mf_family *f)
 {
-    for (int i = 0; i < r->options->n_foreign; i++) {
-        if (mf_foreign_family(r->foreign[i]) == f)
-            return mf_foreign_hash(r->foreign[i]);
-    }
     for (size_t i = 0; i < r->plugins.loaded.n; i++) {
         if (r->plugins.loaded.families[i] == f)
             return r->plugins.loaded.hashes[i];
@@ -181,12 +175,12 @@ static const char *find_unknown_family(const struct mf_runner *r, char word[MF_F
     return NULL;
 }
 
-/* True if this runner can compile kernels ahead. A runner that uses foreign runners, for example, cannot. */
+/* True if this runner can compile kernels ahead. */
 static bool compiles(const struct mf_runner *r)
 {
     const struct mf_device_info unknown = {0};
     struct mf_compiler compiler;
-    return r->options->n_foreign == 0 && mf_device_hip_compiler(r->options->device, &unknown, &compiler) == 0;
+    return mf_device_hip_compiler(r->options->device, &unknown, &compiler) == 0;
 }
 
 static bool add_refusal(cJSON *list, const struct mf_refused_family *family)
@@ -589,20 +583,6 @@ static void install_signal_handlers(int fd)
 #endif
 }
 
-static int start_foreign(struct mf_runner *r)
-{
-    for (int i = 0; i < r->options->n_foreign; i++) {
-        char why[MF_REASON_MAX] = "";
-        int x = mf_foreign_start(r->options->foreign[i], &r->limits, &r->foreign[i], why, sizeof(why));
-        if (x < 0) {
-            (void)fprintf(stderr, "foreign runner '%s': %s\n", r->options->foreign[i], why);
-            return x;
-        }
-        r->extra_families[r->extra.n++] = mf_foreign_family(r->foreign[i]);
-    }
-    return 0;
-}
-
 /* Appends plugins to `extra`. */
 static void load_plugins(struct mf_runner *r)
 {
@@ -613,13 +593,10 @@ static void load_plugins(struct mf_runner *r)
         r->extra_families[r->extra.n++] = r->plugins.loaded.families[i];
 }
 
-/* Limits this process to itself and its foreign programs, which have limited themselves. */
+/* Limits this process to itself. */
 static int limit_pids(const struct mf_runner *r)
 {
-    pid_t children[MF_RUNNER_FOREIGN_MAX];
-    for (int i = 0; i < r->options->n_foreign; i++)
-        children[i] = mf_foreign_pid(r->foreign[i]);
-    int x = mf_sandbox_pids(&r->limits, children, (size_t)r->options->n_foreign);
+    int x = mf_sandbox_pids(&r->limits);
     if (x < 0)
         (void)fprintf(stderr, "runner: cannot install the seccomp filter: %s\n", strerror(-x));
     return x;
@@ -658,7 +635,6 @@ static void init_limits(struct mf_runner *r)
                                     .scratch = o->scratch ? o->scratch : "",
                                     .files = r->readable,
                                     .n_files = n,
-                                    .foreign = o->n_foreign > 0,
                                     .prefixes = o->python.prefixes,
                                     .n_prefixes = o->python.n_prefixes};
 }
@@ -710,8 +686,6 @@ int mf_runner_new(const struct mf_runner_options *o, struct mf_runner **ret)
     mf_runner_sink_init(&r->sink, &r->channel);
     init_limits(r);
     int x = enter_sandbox(r);
-    if (x == 0)
-        x = start_foreign(r);
     if (x == 0)
         x = limit_pids(r);
     if (x < 0) {
@@ -767,8 +741,6 @@ struct mf_runner *mf_runner_free(struct mf_runner *r)
     mf_session_free(r->session);
     mf_own_steps_release(&r->own_steps);
     cJSON_Delete(r->families);
-    for (int i = 0; i < r->options->n_foreign; i++)
-        mf_foreign_free(r->foreign[i]);
     mf_device_close(r->device);
     mf_runner_plugins_release(&r->plugins);
     mf_runner_memfd_store_release(&r->memfd_store);

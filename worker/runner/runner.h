@@ -7,7 +7,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MF_RUNNER_FOREIGN_MAX   8
 #define MF_RUNNER_FAMILY_SO_MAX 8
 #define MF_RUNNER_PYTHON_MAX    16   /* maximum number of Python families */
 #define MF_RUNNER_KEEP_MIB      8192 /* default of keep_bytes */
@@ -22,9 +21,7 @@ struct mf_runner_python {
 
 struct mf_runner_options {
     const char *device;
-    const char *families;                       /* comma-separated list; "" or NULL: all families */
-    const char *foreign[MF_RUNNER_FOREIGN_MAX]; /* commands of foreign runners */
-    int n_foreign;
+    const char *families;                           /* comma-separated list; "" or NULL: all families */
     const char *family_so[MF_RUNNER_FAMILY_SO_MAX]; /* shared objects, each with one family */
     int n_family_so;
     const char *asm_folder;   /* folder of prebuilt kernels and manifests; "" or NULL: none */

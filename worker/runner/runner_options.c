@@ -31,7 +31,7 @@ int mf_collect_option(const char *option, const char **values, int max, int *n, 
 
 int mf_runner_options_parse(int argc, char **argv, struct mf_runner_options *ret)
 {
-    const char *so, *py, *command; /* repeatable options are collected below */
+    const char *so, *py; /* repeatable options are collected below */
     int64_t keep_mib = MF_RUNNER_KEEP_MIB, memory_mib = 0;
     struct mf_runner_options o = {
         .device = "", .families = "", .asm_folder = "", .aiter_folder = "", .scratch = ""};
@@ -39,7 +39,6 @@ int mf_runner_options_parse(int argc, char **argv, struct mf_runner_options *ret
     const struct mf_opt opts[] = {
         {"device",       MF_OPT_TEXT, &o.device,        "NAME",    "device", 0, 0},
         {"families",     MF_OPT_TEXT, &o.families,      "LIST",    "families to offer", 0, 0},
-        {"runner",       MF_OPT_TEXT, &command,         "COMMAND", "foreign runner (repeatable)", 0, 0},
         {"family-so",    MF_OPT_TEXT, &so,              "FILE",    "shared object (repeatable)", 0, 0},
         {"family-py",    MF_OPT_TEXT, &py,              "MODULE",  "Python family (repeatable)", 0, 0},
         {"asm-dir",      MF_OPT_TEXT, &o.asm_folder,    "DIR",     "prebuilt kernels", 0, 0},
@@ -51,10 +50,8 @@ int mf_runner_options_parse(int argc, char **argv, struct mf_runner_options *ret
         {"scratch",      MF_OPT_TEXT, &o.scratch,       "DIR",     "folder that the runner may write", 0, 0},
     };
     /* clang-format on */
-    so = py = command = NULL;
+    so = py = NULL;
     int rest, r = mf_opts_parse("runner options", opts, MF_ARRAY_LEN(opts), argc, argv, &rest);
-    if (r == 0)
-        r = mf_collect_option("--runner", o.foreign, MF_RUNNER_FOREIGN_MAX, &o.n_foreign, argc, argv);
     if (r == 0)
         r = mf_collect_option("--family-so", o.family_so, MF_RUNNER_FAMILY_SO_MAX, &o.n_family_so, argc,
                               argv);

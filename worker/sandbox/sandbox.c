@@ -44,7 +44,7 @@ struct ruleset {
     uint64_t fs, net, scoped;
 };
 
-enum { ALL = 0, GPU = 1, FOREIGN = 2, PYTHON = 4 };
+enum { ALL = 0, GPU = 1, PYTHON = 2 };
 
 /* clang-format off */
 static const struct {
@@ -99,7 +99,6 @@ static const struct {
     {"/opt/rocm*/llvm/bin/*",       READ | EXEC, PYTHON},
     {"/opt/rocm*/lib/llvm/bin/*",   READ | EXEC, PYTHON},
     {"/etc/python3*",               READ, PYTHON},
-    {"/",                   READ | EXEC, FOREIGN},
 };
 /* clang-format on */
 
@@ -213,7 +212,7 @@ static int allow_python(const struct landlock *l, const struct mf_sandbox *s)
 
 static int allow_all(const struct landlock *l, const struct mf_sandbox *s, bool gpu)
 {
-    unsigned kinds = (gpu ? GPU : 0) | (s->foreign ? FOREIGN : 0) | (s->n_prefixes > 0 ? PYTHON : 0);
+    unsigned kinds = (gpu ? GPU : 0) | (s->n_prefixes > 0 ? PYTHON : 0);
     int r = 0;
     for (size_t i = 0; r == 0 && i < MF_ARRAY_LEN(rules); i++) {
         if (rules[i].runners == ALL || (rules[i].runners & kinds))
@@ -291,8 +290,7 @@ int mf_sandbox_enter(const struct mf_sandbox *s, char ret_text[MF_SANDBOX_TEXT_M
         mf_format(why, why_cap, "cannot apply Landlock rules: %s", strerror(-version));
         return version;
     }
-    /* Compilers that Python starts need the calls of the GPU's compiler. */
-    int calls = mf_sandbox_calls(gpu || s->n_prefixes > 0, s->foreign);
+    int calls = mf_sandbox_calls(gpu || s->n_prefixes > 0);
     if (calls < 0 && calls != -ENOSYS) {
         mf_format(why, why_cap, "cannot install the seccomp filter: %s", strerror(-calls));
         return calls;

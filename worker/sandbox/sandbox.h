@@ -4,18 +4,17 @@
  *   processes           a PID namespace (supervisor.h), or else mf_sandbox_pids
  *   files (Landlock)    read access to system libraries and drivers; write access to the scratch folder, the
  *                       code cache and, for a GPU, its device files. A runner may execute only the compile
- *                       helper. It may not send signals to other processes or use their abstract sockets
+ *                       helper; with Python, also the interpreter, compilers and linkers. It may not send
+ *                       signals to other processes or use their abstract sockets
  *   calls (seccomp)     no network, no execve if the device does not need it, no calls that change the
  *                       machine, inspect other processes or bypass these rules
  *
  * If the kernel lacks a mechanism, the others still apply, and the text of mf_sandbox_enter names the missing
- * mechanism. A foreign runner (--runner) is a program chosen by the operator. It may read and execute all
- * files; the other limits apply. Children inherit the sandbox. A process cannot leave it. */
+ * mechanism. Children inherit the sandbox. A process cannot leave it. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <sys/types.h>
 
 #define MF_SANDBOX_TEXT_MAX 160
 
@@ -27,7 +26,6 @@ struct mf_sandbox {
     const char *scratch;      /* folder that the runner may write to, and its TMPDIR; "": no such folder */
     const char *const *files; /* further paths that the runner may read: shared objects, prebuilt kernels */
     size_t n_files;
-    bool foreign;
     /* Folders of the Python interpreter that runs the runner; none: no Python. Such a runner may also read
      * these folders, execute the interpreter, compilers and linkers, and use /dev/shm. */
     const char *const *prefixes;
@@ -40,11 +38,10 @@ int mf_sandbox_enter(const struct mf_sandbox *s, char ret_text[MF_SANDBOX_TEXT_M
                      size_t why_cap);
 
 /* Without a PID namespace, refuses calls that name another process: signals, limits, priority, CPU affinity
- * and memory. This process may still send signals to `children`. Call before running untrusted code. A child
- * that runs other untrusted code calls this for itself before it executes its program, because each process
- * may still name itself. Does nothing in a PID namespace. Returns 0 or -errno. */
-int mf_sandbox_pids(const struct mf_sandbox *s, const pid_t *children, size_t n);
+ * and memory. Call before running untrusted code. Does nothing in a PID namespace. Returns 0 or -errno. */
+int mf_sandbox_pids(const struct mf_sandbox *s);
 
-/* Installs only the seccomp filter (sandbox_calls.c). Returns 0, or -ENOSYS if the kernel or this
- * architecture has no seccomp support. */
-int mf_sandbox_calls(bool gpu, bool foreign);
+/* Installs only the seccomp filter (sandbox_calls.c). compiles: the process may start the programs that
+ * Landlock allows, and changes of file modes and times succeed without an effect. Returns 0, or -ENOSYS if
+ * the kernel or this architecture has no seccomp support. */
+int mf_sandbox_calls(bool compiles);

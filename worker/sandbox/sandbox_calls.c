@@ -25,8 +25,9 @@
 #define CALL_OPEN_TREE_ATTR 467 /* 6.15 */
 #define CALL_FILE_SETATTR   469 /* 6.17 */
 
-/* Kinds of runners that may make the call although a row denies it. */
-enum { GPU = 1, FOREIGN = 2, SANITIZED = 4 };
+/* Kinds of runners that may make the call although a row denies it. COMPILES: runners on GPUs and in Python
+ * interpreters. */
+enum { COMPILES = 1, SANITIZED = 2 };
 /* Condition on the low 32 bits of an argument, after a bitwise and with the mask. */
 enum test { ALWAYS, IS, IS_NOT };
 #define EACH UINT32_MAX
@@ -43,9 +44,10 @@ struct row {
 
 /* clang-format off */
 static const struct row rows[] = {
-    /* Network. A GPU driver must create an AF_UNIX socket and listen on it. No runner may connect. */
+    /* Network. GPU drivers and multiprocessing create AF_UNIX sockets and listen on them. No runner may
+     * connect. */
     {SYS_socket,            EACCES, 0,             IS_NOT, 0, EACH, AF_UNIX},
-    {SYS_socket,            EACCES, GPU,           ALWAYS, 0, 0, 0},
+    {SYS_socket,            EACCES, COMPILES,      ALWAYS, 0, 0, 0},
     {SYS_connect,           EACCES, 0,             ALWAYS, 0, 0, 0},
     /* A datagram socket can send descriptors to any path, and a filter cannot read the address of sendmsg.
      * The mask lets only SOCK_STREAM and SOCK_SEQPACKET pass. */
@@ -57,10 +59,10 @@ static const struct row rows[] = {
     {SYS_io_uring_setup,    EPERM,  0,             ALWAYS, 0, 0, 0},
     {SYS_io_uring_enter,    EPERM,  0,             ALWAYS, 0, 0, 0},
     {SYS_io_uring_register, EPERM,  0,             ALWAYS, 0, 0, 0},
-    /* Programs. A GPU runner must execute the compile helper. Landlock denies it all programs except the
-     * helper. */
-    {SYS_execve,            EACCES, GPU | FOREIGN, ALWAYS, 0, 0, 0},
-    {SYS_execveat,          EACCES, GPU | FOREIGN, ALWAYS, 0, 0, 0},
+    /* Programs. Runners that compile start helpers, compilers and the interpreter. Landlock denies them all
+     * other programs. */
+    {SYS_execve,            EACCES, COMPILES,      ALWAYS, 0, 0, 0},
+    {SYS_execveat,          EACCES, COMPILES,      ALWAYS, 0, 0, 0},
     /* Calls that affect other processes. */
     {SYS_ptrace,            EPERM,  SANITIZED,     ALWAYS, 0, 0, 0},
     {SYS_process_vm_readv,  EPERM,  SANITIZED,     ALWAYS, 0, 0, 0},
@@ -84,15 +86,15 @@ static const struct row rows[] = {
     {SYS_ioctl,             EPERM,  0,             IS,     1, EACH, FS_IOC_SETFLAGS},
     {SYS_ioctl,             EPERM,  0,             IS,     1, EACH, FS_IOC_FSSETXATTR},
     {SYS_fcntl,             EPERM,  0,             IS,     1, EACH, F_SETLEASE},
-    {SYS_fchmodat,          EPERM,  GPU,           ALWAYS, 0, 0, 0},
-    {SYS_fchmod,            EPERM,  GPU,           ALWAYS, 0, 0, 0},
-    {CALL_FCHMODAT2,        EPERM,  GPU,           ALWAYS, 0, 0, 0},
-    {SYS_utimensat,         EPERM,  GPU,           ALWAYS, 0, 0, 0},
+    {SYS_fchmodat,          EPERM,  COMPILES,      ALWAYS, 0, 0, 0},
+    {SYS_fchmod,            EPERM,  COMPILES,      ALWAYS, 0, 0, 0},
+    {CALL_FCHMODAT2,        EPERM,  COMPILES,      ALWAYS, 0, 0, 0},
+    {SYS_utimensat,         EPERM,  COMPILES,      ALWAYS, 0, 0, 0},
 #ifdef SYS_chmod
-    {SYS_chmod,             EPERM,  GPU,           ALWAYS, 0, 0, 0},
-    {SYS_utime,             EPERM,  GPU,           ALWAYS, 0, 0, 0},
-    {SYS_utimes,            EPERM,  GPU,           ALWAYS, 0, 0, 0},
-    {SYS_futimesat,         EPERM,  GPU,           ALWAYS, 0, 0, 0},
+    {SYS_chmod,             EPERM,  COMPILES,      ALWAYS, 0, 0, 0},
+    {SYS_utime,             EPERM,  COMPILES,      ALWAYS, 0, 0, 0},
+    {SYS_utimes,            EPERM,  COMPILES,      ALWAYS, 0, 0, 0},
+    {SYS_futimesat,         EPERM,  COMPILES,      ALWAYS, 0, 0, 0},
     {SYS_chown,             EPERM,  0,             ALWAYS, 0, 0, 0},
     {SYS_lchown,            EPERM,  0,             ALWAYS, 0, 0, 0},
 #endif
@@ -198,9 +200,9 @@ static void add_row(struct mf_bpf *p, const struct row *r)
     mf_bpf_load_call(p);
 }
 
-static unsigned exempt_of(bool gpu, bool foreign)
+static unsigned exempt_of(bool compiles)
 {
-    unsigned exempt = (gpu ? GPU : 0) | (foreign ? FOREIGN : 0);
+    unsigned exempt = compiles ? COMPILES : 0;
 /* allowed because LeakSanitizer inspects the threads of its own process with ptrace */
 #ifdef __SANITIZE_ADDRESS__
     exempt |= SANITIZED;
@@ -208,10 +210,10 @@ static unsigned exempt_of(bool gpu, bool foreign)
     return exempt;
 }
 
-int mf_sandbox_calls(bool gpu, bool foreign)
+int mf_sandbox_calls(bool compiles)
 {
     struct mf_bpf p;
-    unsigned exempt = exempt_of(gpu, foreign);
+    unsigned exempt = exempt_of(compiles);
     mf_bpf_begin(&p);
     for (size_t i = 0; i < MF_ARRAY_LEN(rows); i++) {
         if (!(rows[i].exempt & exempt))

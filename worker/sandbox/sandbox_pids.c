@@ -17,9 +17,8 @@
 
 #define SCOPES         6 /* first version of Landlock that confines signals to the runner and its children */
 #define IOPRIO_PROCESS 1 /* IOPRIO_WHO_PROCESS */
-#define PIDS_MAX       10
 
-/* Refused calls. PID: unless the argument is 0, which names the caller, its own pid or a child's pid. */
+/* Refused calls. PID: unless the argument is 0, which names the caller, or its own pid. */
 enum test { PID, IS, IS_NOT, ALWAYS };
 
 /* clang-format off */
@@ -76,20 +75,17 @@ static void add_row(struct mf_bpf *p, const struct row *r, const uint32_t *pids,
     mf_bpf_load_call(p);
 }
 
-int mf_sandbox_pids(const struct mf_sandbox *s, const pid_t *children, size_t n)
+int mf_sandbox_pids(const struct mf_sandbox *s)
 {
     struct mf_bpf p;
-    uint32_t pids[PIDS_MAX] = {0, (uint32_t)getpid()};
-    uint8_t n_pids = 2;
+    const uint32_t pids[] = {0, (uint32_t)getpid()};
     if (s->off || s->pid_namespace)
         return 0;
     bool scoped = syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION) >= SCOPES;
-    for (size_t i = 0; i < n && n_pids < PIDS_MAX; i++)
-        pids[n_pids++] = (uint32_t)children[i];
     mf_bpf_begin(&p);
     for (size_t i = 0; i < MF_ARRAY_LEN(rows); i++) {
         if (!scoped || !rows[i].signal)
-            add_row(&p, &rows[i], pids, n_pids);
+            add_row(&p, &rows[i], pids, MF_ARRAY_LEN(pids));
     }
     int r = mf_bpf_install(&p);
     return r == -ENOSYS ? 0 : r;

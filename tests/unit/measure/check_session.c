@@ -358,41 +358,6 @@ MF_TEST(unknown_family_or_step)
     ck_assert(r.reason[0] && isnan(r.us));
 }
 
-/* ---- buffers that foreign programs can map ---- */
-
-static bool located;
-
-static int locating_launch(struct mf_kernel *k, const struct mf_launch *l)
-{
-    int fd;
-    uint64_t offset;
-    located = mf_region_locate(l->needs[0].part[0], &fd, &offset) == 0 &&
-              mf_region_locate(l->gives[0].part[0], &fd, &offset) == 0;
-    uint32_t here, there = 0;
-    memcpy(&here, l->gives[0].part[0], sizeof(here));
-    located &= pread(fd, &there, sizeof(there), (off_t)offset) == sizeof(there) && here == there;
-    return planted_family.launch(k, l);
-}
-
-MF_TEST(buffers_are_memory_files)
-{
-    struct mf_shape s = planted_shape(0, 4);
-    struct mf_family locating_family = planted_family;
-    const struct mf_family *list[] = {&locating_family};
-    struct mf_family_set set = {list, 1};
-    char why[MF_REASON_MAX];
-    int on_stack, fd;
-    uint64_t offset;
-    locating_family.launch = locating_launch;
-    struct mf_session_args args = {.device = test_device, .shape = s, .options = &defaults, .extra = &set};
-    ck_assert_int_eq(mf_session_new(&args, why, sizeof(why), &test_session), 0);
-    struct mf_step step = planted_step(&s, "combine", 0, PLANTED_NONE);
-    ck_assert_int_eq(planted_probe(&step).status, MF_STATUS_OK);
-    ck_assert(located);
-    ck_assert_int_eq(mf_region_locate(&on_stack, &fd, &offset), -ENOENT);
-    test_session = mf_session_free(test_session); /* while its family exists */
-}
-
 /* ---- rotation ---- */
 
 MF_TEST(rotations_are_disjoint_and_equal_work)
