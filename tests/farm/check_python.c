@@ -409,6 +409,37 @@ MF_TEST(limits_what_families_do)
     expect_step(batch, "ok", "");
 }
 
+/* Copies the revision of a family of a worker with this file. */
+static void revision_of(const char *file, const char *family, char ret[80])
+{
+    start_farm(file, "move,odd");
+    _cleanup_(cJSON_Deletep) cJSON *workers = farm_get(&farm, "/api/v1/workers");
+    const cJSON *worker = cJSON_GetArrayItem(mf_json_array(workers, "items"), 0);
+    (void)snprintf(ret, 80, "%s", farm_text(mf_json_object(worker, "families"), family));
+    farm_stop(&farm);
+}
+
+/* The source of a family and its revision() decide its revision, and do not change that of other families. */
+MF_TEST(revisions_are_of_families)
+{
+    static const char *const versions[] = {"return '1.0'", "return '1.1'", "return '1.1' # the same"};
+    char file[64], odd[3][80], move[80];
+    for (size_t i = 0; i < MF_ARRAY_LEN(versions); i++) {
+        char code[64];
+        (void)snprintf(code, sizeof(code), "def revision(self): %s", versions[i]);
+        write_family(BROKEN, code, file);
+        revision_of(file, "odd", odd[i]);
+        (void)unlink(file);
+    }
+    write_family(BROKEN, "pass", file);
+    revision_of(file, "move", move);
+    (void)unlink(file);
+    ck_assert_str_ne(odd[0], odd[1]);
+    ck_assert_str_ne(odd[1], odd[2]);
+    ck_assert_ptr_null(strchr(move, '-')); /* the build's own */
+    ck_assert_ptr_nonnull(strchr(odd[0], '-'));
+}
+
 /* A file that cannot be imported is reported, and the other families are served. */
 MF_TEST(serves_other_families)
 {
