@@ -77,10 +77,11 @@ class TorchKernel(Kernel):
                 torch.cuda.synchronize()
 
     def close(self) -> None:
+        if self._side is not None:
+            torch.cuda.synchronize()
         self._results.clear()
         self._graphs.clear()
         if self._side is not None:
-            torch.cuda.synchronize()
             torch.cuda.empty_cache()
 
     # ---- capture ----

@@ -103,7 +103,9 @@ check_planted() {
 check_board() {
     local start=$SECONDS task
     echo "== scoreboard =="
-    start_farm board --family-py "$families/torch_grouped.py"
+    # without our own whole-layer kernels, beside which torch's layer would be dropped after its first run
+    start_farm board --families move,two_stage,two_stage_single_launch,torch_grouped \
+        --family-py "$families/torch_grouped.py"
     printf '%s\n' "$header" "16,$layer,$bf16" "256,$layer,$bf16" "4096,$layer,$bf16" >"$state/board.csv"
     "$moefarm" submit "$state/board.csv" --consumer any --regret none
     timeout "${SECONDS_BOARD:-140}" "$moefarm" watch 1 | tail -n 4
