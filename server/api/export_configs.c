@@ -40,10 +40,14 @@ static void find_version(const struct mf_export_config *c, const char *fallback,
 {
     _cleanup_(cJSON_Deletep) cJSON *provenance =
         mf_json_parse(c->provenance, strlen(c->provenance), strlen(c->provenance));
-    const char *compiler = "";
-    (void)mf_json_text(provenance, "compiler", &compiler);
-    if (mf_triton_version_find(compiler, ret) < 0)
-        mf_format(ret, MF_TRITON_VERSION_MAX, "%s", fallback ? fallback : "");
+    static const char *const members[] = {"compiler", "revision"}; /* of the worker; of its families */
+    for (size_t i = 0; i < MF_ARRAY_LEN(members); i++) {
+        const char *text = "";
+        (void)mf_json_text(provenance, members[i], &text);
+        if (mf_triton_version_find(text, ret) == 0)
+            return;
+    }
+    mf_format(ret, MF_TRITON_VERSION_MAX, "%s", fallback ? fallback : "");
 }
 
 static int add_row(const struct mf_export_config *c, const struct mf_table_row *row, void *data)

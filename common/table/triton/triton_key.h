@@ -83,5 +83,5 @@ unsigned mf_triton_key_differences(const struct mf_triton_key *a, const struct m
 
 /* True for a Triton version such as "3.6.0". */
 bool mf_triton_version_ok(const char *text);
-/* Finds "triton 3.6.0" or "triton=3.6.0" in a text, such as the compiler of a provenance. -ENOENT: none. */
+/* Finds "triton 3.6.0", "triton=3.6.0" or "triton3.6.0" in a text of a provenance. -ENOENT: none. */
 int mf_triton_version_find(const char *text, char buf[MF_TRITON_VERSION_MAX]);

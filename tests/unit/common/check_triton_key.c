@@ -150,7 +150,7 @@ static const struct {
 } versions[] = {
     {"triton 3.6.0", "3.6.0"}, {"torch 2.11.0, triton=3.5.1", "3.5.1"}, {"triton-3.10.0 x", "3.10.0"},
     {"triton 3.6", NULL},      {"NVRTC 12.8", NULL},
-    {"tritonx 1.2.3 triton 1.2.3", "1.2.3"},
+    {"tritonx 1.2.3 triton 1.2.3", "1.2.3"}, {"0123456789abcdef-triton3.6.0", "3.6.0"},
 };
 /* clang-format on */
 
