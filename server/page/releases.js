@@ -23,13 +23,20 @@ async function loadChannels(get, getAll) {
   return list;
 }
 
+/* The main file of a release: vLLM and SGLang read configuration files instead of a table. */
+function fileOf(consumer) {
+  return consumer === 'vllm' || consumer === 'sglang' ? 'configs.json' : 'tuned_fmoe.csv';
+}
+
 function drawChannels(list) {
   if (!list.length) return note('No channel yet. Create one with: moefarm release stage CHANNEL RELEASE');
   const heads = [['Channel'], ['Current'], ['Staged', 'wide'], ['Last moves']];
   return table(heads, list.map((c) => el('tr', { 'data-channel': c.name },
     el('td', { class: 'mono', text: c.name }),
     el('td', {}, c.current
-      ? el('a', { href: `/api/v1/channels/${c.name}/tuned_fmoe.csv`, text: releaseName(c.current) })
+      ? el('a', {
+        href: `/api/v1/channels/${c.name}/${fileOf(c.current.consumer)}`, text: releaseName(c.current),
+      })
       : '–'),
     el('td', { class: 'wide', text: releaseName(c.staged) }),
     el('td', {}, (c.moves || []).map((m) => el('div', { class: 'small', text: moveText(m) }))))));
@@ -50,7 +57,9 @@ function drawReleases(list) {
     el('td', { class: 'n wide' }, ago(r.created_ms),
       r.created_by ? el('div', { class: 'small', text: 'by ' + r.created_by }) : null),
     el('td', {},
-      el('a', { href: `/api/v1/releases/${r.id}/tuned_fmoe.csv`, text: 'table' }), ' ',
+      el('a', {
+        href: `/api/v1/releases/${r.id}/${fileOf(r.filters.consumer)}`, text: 'table',
+      }), ' ',
       el('a', { href: `/api/v1/releases/${r.id}/manifest.json`, text: 'manifest' })))));
 }
 

@@ -166,7 +166,8 @@ int mf_read_release_file(struct mf_store *s, int64_t id, enum mf_release_file wh
 #define CHANNEL_COLUMNS                                                                                     \
     "SELECT c.id AS id, c.name AS name, CASE WHEN c.staged IS NULL THEN NULL ELSE json_object('id', t.id, " \
     "'name', t.name) END AS staged, CASE WHEN c.current IS NULL THEN NULL ELSE json_object('id', u.id, "    \
-    "'name', u.name) END AS current, u.sha256 AS sha256, c.created_ms AS created_ms,"                       \
+    "'name', u.name, 'consumer', json_extract(u.filters, '$.consumer')) END AS current, u.sha256 AS "       \
+    "sha256, c.created_ms AS created_ms,"                                                                   \
     " (SELECT max(at_ms) FROM channel_move WHERE channel = c.id) AS moved_ms FROM channel c"                \
     " LEFT JOIN release t ON t.id = c.staged LEFT JOIN release u ON u.id = c.current"
 #define CHANNEL_TYPES "itjjtii"

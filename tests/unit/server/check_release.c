@@ -264,6 +264,9 @@ MF_TEST(release_has_configs)
     call_status("POST", "/api/v1/channels/vllm/stage?release=1", 200);
     call_status("POST", "/api/v1/channels/vllm/approve?release=1", 200);
     call_status("GET", "/api/v1/channels/vllm/tuned_fmoe.csv", 409);
+    cJSON *channel = call_json("GET", "/api/v1/channels/vllm", 200);
+    ck_assert_str_eq(text(mf_json_object(channel, "current"), "consumer"), "vllm");
+    cJSON_Delete(channel);
     r = http_get(http_harness_port(h), "/api/v1/channels/vllm/configs.json");
     ck_assert_int_eq(r.status, 200);
     ck_assert_str_eq(http_header(&r, "Moefarm-Release"), "1 files");
