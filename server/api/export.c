@@ -190,6 +190,17 @@ static double round_us(double us)
     return round(us * 1e4) / 1e4;
 }
 
+/* True if a kernel of AITER takes bf16 hidden states and quantises them itself. Steps of the Python family
+ * `aiter` cover op quant1 for every kernel, because they quantise in front of it, as fused_moe() does. */
+static bool takes_bf16(const char *kernel)
+{
+    static const char *const marks[] = {"blockscaleBf16", "_a16_", "pertokenMXfp4"};
+    for (size_t i = 0; i < MF_ARRAY_LEN(marks); i++)
+        if (strstr(kernel, marks[i]))
+            return true;
+    return false;
+}
+
 /* Sets AITER's columns for a kernel that covers the whole layer. xbf16: the kernel quantises the hidden
  * states itself. flat: 0 if the kernel does not cover the sort; otherwise 1, or 2 (emsort) if it works in
  * blocks. */
@@ -201,7 +212,7 @@ static void fill_one_stage(const struct mf_export_config *c, const struct mf_exp
     row->run_1stage = true;
     row->us1 = row->us;
     row->us2 = 0;
-    row->xbf16 = one->covers & MF_OP_BIT(MF_OP_QUANT1);
+    row->xbf16 = one->covers & MF_OP_BIT(MF_OP_QUANT1) && (!one->aiter || takes_bf16(one->name));
     if (one->covers & MF_OP_BIT(MF_OP_SORT))
         row->flat = c->block_m > 1 ? 2 : 1;
 }

@@ -57,9 +57,9 @@ class Farm:
                    str(pathlib.Path(__file__).with_name("aiter_cpu_family.py")))
 
     def start(self, program: str, *arguments: str) -> None:
-        log = open(self.folder / f"{pathlib.Path(program).name}.log", "wb")
-        self.processes.append(subprocess.Popen([str(BUILD / program), *arguments], env=self.environment,
-                                               stdout=log, stderr=log))
+        with open(self.folder / f"{pathlib.Path(program).name}.log", "wb") as log:
+            self.processes.append(subprocess.Popen([str(BUILD / program), *arguments], env=self.environment,
+                                                   stdout=log, stderr=log))
 
     def wait_for(self, file: str, text: str) -> str:
         path, end = self.folder / file, time.monotonic() + 60
@@ -82,7 +82,7 @@ class Farm:
         """Tunes a shape; returns the steps of family aiter by name."""
         file = self.folder / "shapes.csv"
         file.write_text(f"{HEAD}\n{shape}\n")
-        self.run("submit", str(file), "--topk", "2", "--regret", "none")
+        self.run("submit", str(file), "--consumer", "aiter", "--topk", "2", "--regret", "none")
         self.run("watch", "1")
         with urllib.request.urlopen(f"{self.url}/api/v1/tasks/1/steps?family=aiter", timeout=10) as reply:
             return {step["name"]: step for step in json.load(reply)["items"]}
@@ -102,6 +102,13 @@ class OnFarm(unittest.TestCase):
         self.addCleanup(farm.stop)
         return farm
 
+    def row(self, farm: Farm) -> Dict[str, str]:
+        """The only row of the table for AITER."""
+        text = farm.run("export", "--batch", "1", "--consumer", "aiter")
+        rows = list(csv.DictReader(io.StringIO(text)))
+        self.assertEqual(len(rows), 1, text)
+        return rows[0]
+
     def test_flawed_kernels(self) -> None:
         flaws = ",".join(f"{flaw}:{kernel}" for kernel, (flaw, _, _) in FLAWS.items())
         farm = self.farm(AITER_FLAWS=flaws, TUNE_MOE_KERNEL_REGEX="32x128|256x32x64x")
@@ -113,9 +120,10 @@ class OnFarm(unittest.TestCase):
         for kernel in (ASM.format(2), CK2.format(256), CK2.format(128), "aiter_moe_sorting_m32"):
             self.assertIn(steps[kernel]["status"], ("ok", "slow"), steps[kernel])
             self.assertLess(steps[kernel]["err"], 0.01)
-        rows = list(csv.DictReader(io.StringIO(farm.run("export", "--batch", "1"))))
-        self.assertEqual([row["kernelName1"] for row in rows], [ASM.format(2)])
-        self.assertIn(rows[0]["kernelName2"], (CK2.format(256), CK2.format(128)))
+        row = self.row(farm)
+        self.assertEqual(row["kernelName1"], ASM.format(2))
+        self.assertIn(row["kernelName2"], (CK2.format(256), CK2.format(128)))
+        self.assertEqual([row[column] for column in ("block_m", "run_1stage", "flat")], ["32", "0", "0"])
 
     def test_blocks_of_128(self) -> None:
         """Stage 1 quantises h, in AITER's two ways; one stage; the farm's reference decides."""
@@ -126,6 +134,20 @@ class OnFarm(unittest.TestCase):
         for name, step in steps.items():
             self.assertIn(step["status"], ("ok", "slow"), step)
             self.assertLess(step["row_err"] or 0, 0.01, name)
+
+    def test_rows_of_one_stage(self) -> None:
+        """The row has the columns that AITER's dispatcher reads: block_m, run_1stage, xbf16, flat."""
+        kinds = {"_a16_.*_flat_": (["1", "1", "1", "1"], 1),
+                 "_vs_silu_1tg_32x128E": (["32", "1", "0", "0"], 2)}
+        for pattern, (columns, n_steps) in kinds.items():
+            with self.subTest(pattern):
+                farm = self.farm(TUNE_MOE_KERNEL_REGEX=pattern)
+                steps = farm.tune(f"2,256,256,2,2,ActivationType.Silu,torch.bfloat16,{FNUZ},{FNUZ},"
+                                  "QuantType.per_1x128,1,0")
+                self.assertEqual([step["status"] for step in steps.values()], ["ok"] * n_steps, steps)
+                row = self.row(farm)
+                names = ("block_m", "run_1stage", "xbf16", "flat")
+                self.assertEqual([row[name] for name in names], columns, row)
 
 
 if __name__ == "__main__":
