@@ -132,7 +132,7 @@ def meta_tensors(shape: Shape) -> Tensors:
     return tensors
 
 
-def scale_size(scales: str, size: Tuple[int, int, int]) -> Sequence[int]:
+def scale_size(scales: str, size: Sequence[int]) -> Sequence[int]:
     experts, rows, columns = size
     return {"blocks": (experts, -(-rows // BLOCK), -(-columns // BLOCK)), "rows": (experts, rows, 1),
             "tensor": (experts,)}[scales]
