@@ -119,6 +119,18 @@ class Names(unittest.TestCase):
                         if not name.startswith("flydsl_")}
             self.assertEqual(kernels, expected, shape)
 
+    def test_without_rocm(self) -> None:
+        """In a sandbox AITER cannot start its programs. The message says what to do."""
+        text = ("import sys, pathlib; sys.path[:0] = ['python', 'tests/python']; import aiter_host; "
+                "host = aiter_host.install('gfx942', 304); "
+                "[program.unlink() for program in pathlib.Path(host.name, 'bin').iterdir()]; "
+                "from moefarm.families.aiter import source; source.load()")
+        command = [sys.executable, "-c", text]
+        run = subprocess.run(command, cwd=aiter_host.ROOT, capture_output=True, text=True, timeout=100,
+                             check=False)
+        self.assertIn("ImportError: AITER cannot be imported: ", run.stderr)
+        self.assertIn("start moefarm-worker with --no-sandbox", run.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()

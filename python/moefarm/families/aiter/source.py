@@ -89,7 +89,7 @@ class Aiter:
             sys.path.insert(0, folder)
         self.torch: Any = importlib.import_module("torch")
         with _default_device(self.torch):  # the tuner makes "cuda" the default device of the whole process
-            self.aiter: Any = importlib.import_module("aiter")
+            self.aiter: Any = _import_aiter()
             self.fused_moe: Any = importlib.import_module("aiter.fused_moe")
             self.tuner: Any = self._import_tuner()
         self.allocator = _Allocator(self.torch)
@@ -179,6 +179,14 @@ class Aiter:
             yield
         finally:
             self.allocator.outputs = []
+
+
+def _import_aiter() -> Any:
+    try:
+        return importlib.import_module("aiter")
+    except (RuntimeError, AssertionError) as error:
+        raise ImportError(f"AITER cannot be imported: {error}. It runs rocminfo and hipconfig, which the "
+                          "sandbox of a runner refuses: start moefarm-worker with --no-sandbox") from error
 
 
 @contextlib.contextmanager
