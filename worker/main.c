@@ -32,6 +32,7 @@
 #include "worker/runner/list_devices.h"
 #include "worker/runner/runner.h"
 #include "worker/runner/runner_options.h"
+#include "worker/runner/self_check.h"
 #include "worker/sandbox/sandbox.h"
 #include "worker/sandbox/scratch_folder.h"
 #include "worker/sandbox/supervisor.h"
@@ -39,6 +40,7 @@
 #define SIM_WORKERS_MAX 256
 #define ARGUMENTS_MAX   (2 * (MF_RUNNER_FAMILY_SO_MAX + MF_RUNNER_PYTHON_MAX) + 24)
 #define CHILD           "--runner-child" /* first argument of a runner; internal */
+#define PYTHON_START_MS 300000
 #define RESERVE_MAX     4 /* if the process has more agents than this, no agent keeps a reserve runner */
 
 struct settings {
@@ -49,7 +51,7 @@ struct settings {
     int n_family_so, n_family_py;
     int64_t sim_workers, keep_mib, memory_mib;
     struct mf_compile_only compile;
-    bool list_devices, compile_only, no_sandbox, no_pid_namespace;
+    bool list_devices, compile_only, self_check, no_sandbox, no_pid_namespace;
     enum mf_isolation isolation; /* of the runners */
 };
 
@@ -131,6 +133,8 @@ static int parse(struct settings *s, int argc, char **argv)
          "run runners without a PID namespace of their own, for drivers that fail in one", 0, 0},
         {"list-devices", MF_OPT_BOOL, &s->list_devices, NULL,
          "list the devices of this machine, with a reason for each unusable device, and exit", 0, 0},
+        {"self-check", MF_OPT_BOOL, &s->self_check, NULL,
+         "verify --device and the families on small layers, print a report and exit", 0, 0},
         {"compile-only", MF_OPT_BOOL, &s->compile_only, NULL,
          "fill the code object cache ($MOEFARM_CODE_CACHE) for --arch and --shapes and exit; needs no GPU",
          0, 0},
@@ -303,6 +307,12 @@ static int find_keys(const struct settings *s, void *zmq, struct instance *insta
     return r;
 }
 
+/* Python imports the families' modules before `hello`, which takes minutes on a slow network file system. */
+static int64_t start_limit_ms(const struct settings *s)
+{
+    return s->python[0] ? PYTHON_START_MS : 0;
+}
+
 static int start_agents(const struct settings *s, void *zmq, struct instance *instances)
 {
     set_identity(s, &instances[0]); /* set_identity forks, so call it before threads start */
@@ -339,6 +349,7 @@ static int start_agents(const struct settings *s, void *zmq, struct instance *in
             .isolation = s->isolation,
             .keep_bytes = (uint64_t)s->keep_mib << 20,
             .reserve = s->sim_workers <= RESERVE_MAX,
+            .start_limit_ms = start_limit_ms(s),
         };
         r = mf_agent_new(&o, why, sizeof(why), &instances[i].agent);
         if (r < 0) {
@@ -463,6 +474,28 @@ static int run_worker(struct settings *s)
     return code;
 }
 
+/* Runs --self-check with a scratch folder of its own. */
+static int self_check(struct settings *s)
+{
+    struct instance instance = {.device = ""};
+    mf_format(instance.device, sizeof(instance.device), "%s", s->device);
+    mf_format(instance.scratch, sizeof(instance.scratch), "/tmp/moefarm-self-check.XXXXXX");
+    if (!mkdtemp(instance.scratch)) {
+        (void)fprintf(stderr, "moefarm-worker: --self-check: %s: %s\n", instance.scratch, strerror(errno));
+        return 1;
+    }
+    choose_isolation(s);
+    make_argv(s, &instance);
+    const struct mf_runner_pool_options o = {.argv = instance.argv,
+                                             .isolation = s->isolation,
+                                             .keep_bytes = (uint64_t)s->keep_mib << 20,
+                                             .start_limit_ms = start_limit_ms(s)};
+    int code = mf_self_check(&o, s->device);
+    (void)mf_scratch_make(instance.scratch); /* removes the contents */
+    (void)rmdir(instance.scratch);
+    return code;
+}
+
 static bool parse_level(const char *text, enum mf_log_level *ret)
 {
     static const char *const names[] = {"error", "warning", "info", "debug"};
@@ -528,6 +561,8 @@ int main(int argc, char **argv)
         make_argv(&s, &instance);
         return mf_list_devices(instance.argv, s.isolation, instance.device, sizeof(instance.device));
     }
+    if (s.self_check)
+        return self_check(&s);
     if (s.compile_only) {
         s.compile.families = s.families;
         return mf_compile_only(&s.compile);

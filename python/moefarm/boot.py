@@ -40,8 +40,9 @@ def reason_of(error: BaseException) -> str:
     """The exception as one line, with the place that raised it."""
     frame, place = error.__traceback__, ""
     while frame:
-        code = frame.tb_frame.f_code
-        place = f" ({os.path.basename(code.co_filename)}:{frame.tb_lineno})"
+        file = frame.tb_frame.f_code.co_filename
+        if not file.startswith("<"):  # the import system
+            place = f" ({os.path.basename(file)}:{frame.tb_lineno})"
         frame = frame.tb_next
     text = " ".join(str(error).split())
     return f"{type(error).__name__}{': ' + text if text else ''}{place}"

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/base/cleanup.h"
@@ -455,6 +456,71 @@ MF_TEST(serves_other_families)
     const cJSON *step;
     _cleanup_(cJSON_Deletep) cJSON *steps = step_of(batch, "plain_py", &step);
     ck_assert_msg(strcmp(farm_text(step, "status"), "ok") == 0, "%s", farm_text(step, "reason"));
+}
+
+/* clang-format off */
+static const struct {
+    const char *file, *launch; /* launch: code for the family FLAWED, if file is NULL */
+    int code;
+    const char *lines[3];
+} self_checks[] = {
+    {PLAIN, NULL, 0,
+     {"bf16            plain_py: 1 of 1 candidates work", "family        plain_py, revision ",
+      "result        ok: "}},
+    {"/nowhere.py", NULL, 1,
+     {"FAILED        family nowhere cannot be loaded: FileNotFoundError", "bf16            move: ",
+      "result        FAILED: "}},
+    {NULL, "os.kill(os.getpid(), 11)", 1,
+     {"FAILED          py_layer: crash: ", "signal 11", "int4 weights    two_stage_int4: "}},
+    {NULL, "out[5] = 0x7fc0", 1,
+     {"FAILED          py_layer: wrong: ", "bf16            odd: 0 of 1 candidates work",
+      "result        FAILED: "}},
+};
+/* clang-format on */
+
+/* Runs a command and returns its exit code and output. */
+static int run(const char *command, char *out, size_t cap)
+{
+    FILE *report = popen(command, "r");
+    ck_assert_ptr_nonnull(report);
+    size_t n = fread(out, 1, cap - 1, report);
+    out[n] = '\0';
+    return WEXITSTATUS(pclose(report));
+}
+
+/* moefarm tune passes its options to the workers of its own farm. */
+MF_TEST(moefarm_tune_runs_families)
+{
+    char folder[] = "/tmp/check_python.XXXXXX", command[1024], out[16384];
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    (void)snprintf(command, sizeof(command),
+                   "cd %s && printf '" FARM_CSV_HEAD FARM_CSV_SMALL
+                   "' > in.csv && %s tune -i in.csv -o out.csv "
+                   "--device cpu:0 --families move,plain_py --python %s --family-py %s 2>&1 && cat out.csv",
+                   folder, MF_BINARY_DIR "/cli/moefarm", PYTHON, PLAIN);
+    int code = run(command, out, sizeof(out));
+    (void)snprintf(command, sizeof(command), "rm -r %s", folder);
+    ck_assert_int_eq(system(command), 0);
+    ck_assert_msg(code == 0 && strstr(out, ",plain_py:py_layer,"), "%s", out);
+}
+
+/* The report of --self-check names what does not work and goes on with the other candidates. */
+MF_TEST(self_check_reports, .rows = MF_ARRAY_LEN(self_checks))
+{
+    char file[64], command[512], out[16384];
+    (void)snprintf(file, sizeof(file), "%s", PLAIN);
+    if (!self_checks[_i].file)
+        write_family(FLAWED, self_checks[_i].launch, file);
+    (void)snprintf(command, sizeof(command), "%s --self-check --device cpu:0 --python %s --family-py %s 2>&1",
+                   MF_BINARY_DIR "/worker/moefarm-worker", PYTHON,
+                   self_checks[_i].file ? self_checks[_i].file : file);
+    int code = run(command, out, sizeof(out));
+    if (!self_checks[_i].file)
+        (void)unlink(file);
+    ck_assert_msg(code == self_checks[_i].code, "%s", out);
+    for (size_t i = 0; i < MF_ARRAY_LEN(self_checks[_i].lines); i++)
+        ck_assert_msg(strstr(out, self_checks[_i].lines[i]) != NULL, "no '%s' in: %s",
+                      self_checks[_i].lines[i], out);
 }
 
 /* Compiling before the step begins does not count against the step's time limit. */

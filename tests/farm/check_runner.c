@@ -376,6 +376,19 @@ static void expect_ready(struct mf_runner_pool *c)
     ck_assert_int_eq(wait_pool(c, &m), MF_RUNNER_POOL_READY);
 }
 
+/* A runner that sends no hello within the limit is killed. */
+MF_TEST(limits_the_start)
+{
+    static const char *const argv[] = {"/bin/sh", "-c", "sleep 1000", NULL};
+    const struct mf_runner_pool_options o = {.argv = argv, .start_limit_ms = 100};
+    struct mf_runner_pool *c = NULL;
+    cJSON *m = NULL;
+    ck_assert_int_eq(mf_runner_pool_new(&o, &c), 0);
+    ck_assert_int_eq(wait_pool(c, &m), MF_RUNNER_POOL_DIED);
+    ck_assert_str_eq(mf_runner_pool_why(c), "silent for more than 100 ms");
+    mf_runner_pool_free(c);
+}
+
 /* Returns the next message that does not report a phase. */
 static cJSON *next_message(struct mf_runner_pool *c)
 {

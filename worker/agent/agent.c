@@ -43,7 +43,8 @@ static int set_up(struct mf_agent *a, char *why, size_t why_cap)
     struct mf_runner_pool_options runner_pool = {.argv = a->o.runner_argv,
                                                  .isolation = a->o.isolation,
                                                  .keep_bytes = a->o.keep_bytes,
-                                                 .reserve = a->o.reserve};
+                                                 .reserve = a->o.reserve,
+                                                 .start_limit_ms = a->o.start_limit_ms};
     r = mf_runner_pool_new(&runner_pool, &a->runner_pool);
     a->socket = (struct mf_agent_socket){.zmq = a->o.zmq,
                                          .endpoint = a->o.coordinator,

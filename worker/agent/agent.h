@@ -31,6 +31,7 @@ struct mf_agent_options {
     enum mf_isolation isolation;    /* of the runners */
     uint64_t keep_bytes;
     bool reserve;                   /* true: keep a second runner started */
+    int64_t start_limit_ms;         /* time that a runner has to start; 0: 60 s */
     int64_t silence_warning_ms;     /* silence of the coordinator before a warning; 0: 10 s */
     int64_t runner_idle_timeout_ms; /* maximum silence of a runner outside a step; 0: 120 s */
 };

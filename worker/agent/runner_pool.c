@@ -87,7 +87,8 @@ static int start(struct mf_runner_pool *c, struct mf_member *p)
     clear_member(p);
     int r = mf_runner_host_start(c->o.argv, c->o.isolation, &p->host);
     if (r == 0)
-        mf_runner_host_limit(p->host, MF_RUNNER_POOL_START_MS);
+        mf_runner_host_limit(p->host,
+                             c->o.start_limit_ms > 0 ? c->o.start_limit_ms : MF_RUNNER_POOL_START_MS);
     return r;
 }
 

@@ -27,6 +27,7 @@ struct mf_runner_pool_options {
     enum mf_isolation isolation;
     uint64_t keep_bytes; /* limit of the memfd store */
     bool reserve;
+    int64_t start_limit_ms; /* time limit for `hello`; 0: 60 s */
 };
 /* Creates a pool without starting a process. mf_runner_pool_run_once starts the processes. argv must outlive
  * the pool. */

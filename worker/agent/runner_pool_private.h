@@ -9,7 +9,7 @@
 #include "worker/agent/runner_pool.h"
 
 #define MF_RUNNER_POOL_DYING_MAX 4
-#define MF_RUNNER_POOL_START_MS  60000 /* time limit for `hello`, and again for `described` */
+#define MF_RUNNER_POOL_START_MS  60000 /* time limit for `hello` by default, and for `described` */
 
 enum mf_member_state { MF_MEMBER_STARTED, MF_MEMBER_GREETED, MF_MEMBER_READY };
 

@@ -14,7 +14,7 @@
 #define TIMEOUT_MS 60000
 #define GIB        (1024.0 * 1024 * 1024)
 
-static void print_described(const char *name, const cJSON *described)
+void mf_print_described(const char *name, const cJSON *described)
 {
     struct mf_device_info d;
     const char *field, *indent = "              ";
@@ -71,7 +71,7 @@ static void list(const char *const *argv, enum mf_isolation isolation, const cha
     if (r == 0)
         r = describe(runner_pool);
     if (r == 0)
-        print_described(name, mf_runner_pool_described(runner_pool));
+        mf_print_described(name, mf_runner_pool_described(runner_pool));
     else
         printf("%-13s not usable: %s\n", name,
                r == -ETIMEDOUT ? "no answer within a minute"
