@@ -68,34 +68,39 @@ int mf_families_of_batch(struct mf_farm *f, struct mf_batch *b, int64_t class_id
     return r;
 }
 
-/* Counts the families that workers of the model offer. */
-static size_t count_offered(const struct mf_farm *f, int64_t class_id, int64_t model,
-                            const struct mf_ids *families)
+/* The models with the most families. */
+struct model_choice {
+    int64_t models[8], n_families;
+    size_t n;
+    bool differ; /* another model offers fewer families */
+};
+
+static int add_model(void *context, int64_t model, int64_t n_families)
 {
-    size_t n = 0;
-    for (size_t i = 0; i < families->n; i++)
-        n += mf_families_are_offered(f, class_id, model, &families->all[i], 1);
-    return n;
+    struct model_choice *c = context;
+    if (c->n == 0)
+        c->n_families = n_families;
+    if (n_families < c->n_families)
+        c->differ = true;
+    else if (c->n < MF_ARRAY_LEN(c->models))
+        c->models[c->n++] = model;
+    return 0;
 }
 
-int64_t mf_families_choose_model(const struct mf_farm *f, int64_t class_id, const struct mf_ids *families)
+int mf_families_choose_model(struct mf_farm *f, struct mf_task *g)
 {
-    size_t n_all = count_offered(f, class_id, 0, families), n_best = 0;
-    int64_t best = 0, oldest = 0;
-    bool differ = false;
-    for (size_t i = 0; i < f->slots.n; i++) {
-        const struct mf_slot *slot = f->slots.all[i];
-        if (!is_of(slot, class_id, 0))
-            continue;
-        size_t n = count_offered(f, class_id, slot->model_id, families);
-        differ = differ || n < n_all;
-        if (n > n_best || (n == n_best && slot->id < oldest)) {
-            n_best = n;
-            best = slot->model_id;
-            oldest = slot->id;
-        }
-    }
-    return differ ? best : 0;
+    const struct mf_ids *families;
+    struct model_choice c = {.n = 0};
+    int r = g->model ? 0 : mf_families_of_batch(f, g->batch, g->class_id, &families);
+    if (r < 0 || g->model)
+        return r;
+    r = mf_store_model_offers_each(f->store, g->batch->id, g->class_id, add_model, &c);
+    /* Models with equally many families may still differ, unless they offer all */
+    bool differ = c.differ || (c.n > 1 && c.n_families < (int64_t)families->n);
+    if (r < 0 || !differ || c.n == 0)
+        return r;
+    g->model = c.models[g->id % (int64_t)c.n];
+    return mf_store_task_set_model(f->store, g->id, g->model);
 }
 
 int mf_families_print_missing(struct mf_farm *f, int64_t class_id, const struct mf_ids *families, char *buf,

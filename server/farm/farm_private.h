@@ -274,9 +274,9 @@ bool mf_families_are_offered(const struct mf_farm *f, int64_t class_id, int64_t 
  * are from now on the families that available workers offer. *ret is valid until the next call; it has no
  * ids if no worker offers a family. */
 int mf_families_of_batch(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const struct mf_ids **ret);
-/* Chooses the device model for a task if the models of the class offer different families: the model with the
- * most families. 0: the models do not differ. */
-int64_t mf_families_choose_model(const struct mf_farm *f, int64_t class_id, const struct mf_ids *families);
+/* Pins the task to a device model if the models of its class offer different families: to one with the most
+ * families, because a task runs on one model. Otherwise the first probe pins it. */
+int mf_families_choose_model(struct mf_farm *f, struct mf_task *g);
 /* Returns a number that is the same for families of the batch that the same available workers of the class
  * and model offer. */
 int64_t mf_families_group(const struct mf_farm *f, int64_t class_id, int64_t model,

@@ -325,6 +325,8 @@ struct step_selection {
     struct mf_farm *f;
     struct mf_task *g;
     const struct mf_ids *families; /* of the batch */
+    int64_t judged_family;         /* family for which other_model holds; 0: none */
+    bool other_model;              /* no worker of the task's device model offers it */
     struct mf_step_row *steps;
     struct excluded_step *excluded; /* written as rejections after the query */
     size_t n, cap, n_excluded, cap_excluded;
@@ -405,20 +407,24 @@ static bool violates_no_fuse(const struct mf_batch *b, mf_ops covers, char reaso
     return false;
 }
 
-/* True if workers of another device model offer the step's family, but no worker of the task's model. */
-static bool is_of_other_model(const struct step_selection *o, const struct mf_step_row *row,
-                              char reason[MF_REASON_MAX])
+/* Returns 1 if no worker of the task's device model offers the step's family, otherwise 0. */
+static int is_of_other_model(struct step_selection *o, const struct mf_step_row *row,
+                             char reason[MF_REASON_MAX])
 {
-    const struct mf_task *g = o->g;
-    if (!g->model || mf_families_are_offered(o->f, g->class_id, g->model, &row->offered_by, 1) ||
-        !mf_families_are_offered(o->f, g->class_id, 0, &row->offered_by, 1))
-        return false;
-    mf_format(
-        reason, MF_REASON_MAX,
-        "family %s is not offered by workers of the device model on which the task is measured; times of "
-        "two models are never compared",
-        row->family);
-    return true;
+    if (!o->g->model)
+        return 0;
+    if (row->offered_by != o->judged_family) {
+        int r = mf_store_model_offers(o->f->store, o->g->model, row->offered_by);
+        if (r < 0)
+            return r;
+        o->judged_family = row->offered_by;
+        o->other_model = r == 0;
+    }
+    mf_format(reason, MF_REASON_MAX,
+              "workers of the device model on which the task is measured do not offer family %s; times of two"
+              " models are never compared",
+              row->family);
+    return o->other_model;
 }
 
 /* Returns the step's group for mf_plan_cut. Steps come ordered by family, so most have the previous one's. */
@@ -444,7 +450,7 @@ static int select_step(void *context, const struct mf_step_row *row, const char 
     if (quarantined) {
         mf_format(reason, MF_REASON_MAX, "quarantined: %s", quarantined);
         rule = "quarantine";
-    } else if (is_of_other_model(o, row, reason)) {
+    } else if ((r = is_of_other_model(o, row, reason)) != 0) {
         rule = "model";
     } else if (violates_no_fuse(o->g->batch, row->covers, reason)) {
         rule = "no_fuse";
@@ -512,23 +518,13 @@ static int end_with_steps(struct mf_farm *f, struct mf_task *g)
     return r < 0 ? r : mf_batch_check(f, g->batch);
 }
 
-/* Pins the task to a device model if the models of its class offer different families. Otherwise the first
- * probe pins it. */
-static int choose_model(struct mf_farm *f, struct mf_task *g, const struct mf_ids *families)
-{
-    if (g->model)
-        return 0;
-    g->model = mf_families_choose_model(f, g->class_id, families);
-    return g->model ? mf_store_task_set_model(f->store, g->id, g->model) : 0;
-}
-
 static int probe(struct mf_farm *f, struct mf_task *g)
 {
     struct step_selection o = {.f = f, .g = g};
     assert(g->state == MF_TASK_ENUMERATING);
     int r = mf_families_of_batch(f, g->batch, g->class_id, &o.families);
     if (r == 0)
-        r = choose_model(f, g, o.families);
+        r = mf_families_choose_model(f, g);
     if (r == 0)
         r = mf_store_rejections_add_refused(f->store, g->enumeration, g->batch->id, g->class_id);
     if (r == 0)

@@ -129,6 +129,30 @@ int mf_store_has_other_worker(struct mf_store *s, int64_t set, int64_t model, in
                           &id, "iii", set, model, worker);
 }
 
+int mf_store_model_offers_each(struct mf_store *s, int64_t batch, int64_t class, mf_model_offer_fn fn,
+                               void *context)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(s,
+                   "SELECT w.model, count(DISTINCT o.family) AS n FROM device_model m JOIN worker w ON"
+                   " w.model = m.id JOIN worker_family o ON o.worker = w.id JOIN batch_family b ON"
+                   " b.batch = ?1 AND b.class = ?2 AND b.family = o.family WHERE m.class = ?2 AND"
+                   " w.quarantined = '' GROUP BY w.model ORDER BY n DESC, min(w.id)",
+                   &q, "ii", batch, class);
+    while (r >= 0 && (r = mf_sql_next(q)) > 0)
+        r = fn(context, mf_sql_i64(q, 0), mf_sql_i64(q, 1));
+    return r;
+}
+
+int mf_store_model_offers(struct mf_store *s, int64_t model, int64_t family)
+{
+    int64_t id;
+    return mf_sql_get_i64(s,
+                          "SELECT w.id FROM worker w CROSS JOIN worker_family o ON o.worker = w.id AND"
+                          " o.family = ?2 WHERE w.model = ?1 AND w.quarantined = '' LIMIT 1",
+                          &id, "ii", model, family);
+}
+
 /* ---- batches ---- */
 
 int mf_store_batch_families(struct mf_store *s, int64_t batch, int64_t class, struct mf_ids *ret)

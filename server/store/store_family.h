@@ -27,6 +27,15 @@ int mf_store_family_set_print(struct mf_store *s, int64_t set, struct mf_buf *ou
 /* Returns 1 if another connected worker of the model may run units that need the set, otherwise 0. */
 int mf_store_has_other_worker(struct mf_store *s, int64_t set, int64_t model, int64_t worker);
 
+/* Called for each device model of the class with the number of the batch's families that its workers offer;
+ * the largest number first, then the oldest worker. Workers that are not connected count, because they may
+ * return. */
+typedef int (*mf_model_offer_fn)(void *context, int64_t model, int64_t n_families);
+int mf_store_model_offers_each(struct mf_store *s, int64_t batch, int64_t class, mf_model_offer_fn fn,
+                               void *context);
+/* Returns 1 if a worker of the model offers the family, also one that is not connected, otherwise 0. */
+int mf_store_model_offers(struct mf_store *s, int64_t model, int64_t family);
+
 /* Lists the families that the batch tunes on the class, in ascending order. */
 int mf_store_batch_families(struct mf_store *s, int64_t batch, int64_t class, struct mf_ids *ret);
 int mf_store_batch_add_family(struct mf_store *s, int64_t batch, int64_t class, int64_t family);

@@ -56,38 +56,49 @@ int mf_read_batch_exists(struct mf_store *s, int64_t id)
     "(SELECT group_concat('family ' || f.name || ' at revision ' || f.revision, ' and ') FROM" \
     " json_each(s.families) j JOIN family f ON f.id = j.value" condition ")"
 
+/* clang-format off */
+/* live: sets of families that available workers offer, by class and model
+ * stuck: sets that no available worker of a class offers
+ * away: sets that available workers of a class offer, but none of a model of the class */
+#define WAITING                                                                                           \
+    "WITH live AS MATERIALIZED ("                                                                         \
+    " SELECT DISTINCT m.class AS class, w.model AS model, o.family_set AS families FROM worker w"         \
+    " JOIN device_model m ON m.id = w.model JOIN worker_family_set o ON o.worker = w.id"                  \
+    " WHERE " MF_WORKER_AVAILABLE "),"                                                                    \
+    " stuck AS MATERIALIZED ("                                                                            \
+    " SELECT c.id AS class, s.id AS families, " MISSING_FAMILIES " AS missing"                            \
+    " FROM device_class c JOIN family_set s WHERE c.id IN (SELECT class FROM task WHERE batch = ?1)"      \
+    " AND NOT EXISTS (SELECT 1 FROM live l WHERE l.class = c.id AND l.families = s.id)),"                 \
+    " away AS MATERIALIZED ("                                                                             \
+    " SELECT c.id AS class, m.id AS model, m.name AS name, s.id AS families,"                             \
+    " " FAMILY_LIST("") " AS missing"                                                                     \
+    " FROM device_class c JOIN device_model m ON m.class = c.id JOIN family_set s"                        \
+    " WHERE c.id IN (SELECT class FROM task WHERE batch = ?1)"                                            \
+    " AND EXISTS (SELECT 1 FROM live l WHERE l.class = c.id AND l.families = s.id)"                       \
+    " AND NOT EXISTS (SELECT 1 FROM live l WHERE l.model = m.id AND l.families = s.id)),"                 \
+    " waiting AS ("                                                                                       \
+    " SELECT g.id AS task, g.class AS class, g.reason AS reason FROM task g"                              \
+    " WHERE g.batch = ?1 AND g.state = 'waiting'"                                                         \
+    " UNION ALL SELECT DISTINCT g.id, g.class, 'waits for a worker of class ' || c.gfx || '/' ||"         \
+    " c.cu_num || ' with ' || x.missing FROM stuck x CROSS JOIN unit u INDEXED BY unit_ready ON"          \
+    " u.state = 'ready' AND u.class = x.class AND u.families = x.families CROSS JOIN task g ON"           \
+    " g.id = u.task JOIN device_class c ON c.id = g.class WHERE g.batch = ?1"                             \
+    " UNION ALL SELECT DISTINCT g.id, g.class, 'waits for a worker of class ' || c.gfx || '/' ||"         \
+    " c.cu_num || ' and model ' || x.name || ' with ' || x.missing FROM away x CROSS JOIN unit u"         \
+    " INDEXED BY unit_ready ON u.state = 'ready' AND u.class = x.class AND u.families = x.families"       \
+    " CROSS JOIN task g ON g.id = u.task JOIN device_class c ON c.id = g.class"                           \
+    " WHERE g.batch = ?1 AND g.model = x.model)"                                                          \
+    " SELECT c.gfx || '/' || c.cu_num AS class, count(*) AS tasks, w.reason AS reason FROM waiting w"     \
+    " LEFT JOIN device_class c ON c.id = w.class GROUP BY w.class, w.reason"                              \
+    " ORDER BY c.gfx, c.cu_num, w.reason"
+/* clang-format on */
+
 /* Adds `waiting`: the number of tasks by reason. A task waits if it has not begun. It also waits if it has a
- * unit whose families no connected worker of its class offers, or if no worker of its device model is
- * connected. */
+ * unit whose families no connected worker of its class, or of its device model, offers. */
 static int add_waiting(struct mf_store *s, int64_t id, cJSON *batch)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(
-        s,
-        "WITH live AS MATERIALIZED (SELECT DISTINCT m.class AS class, w.model AS model, o.family_set AS"
-        " families FROM worker w JOIN device_model m ON m.id = w.model JOIN worker_family_set o ON"
-        " o.worker = w.id WHERE " MF_WORKER_AVAILABLE "),"
-        " stuck AS MATERIALIZED (SELECT c.id AS class, s.id AS families, " MISSING_FAMILIES " AS missing"
-        " FROM device_class c JOIN family_set s WHERE c.id IN (SELECT class FROM task WHERE batch = ?1)"
-        " AND NOT EXISTS (SELECT 1 FROM live l WHERE l.class = c.id AND l.families = s.id))"
-        " SELECT class, count(*) AS tasks, reason FROM ("
-        " SELECT c.gfx AS gfx, c.cu_num AS cu, g.id AS task, c.gfx || '/' || c.cu_num AS class, g.reason AS"
-        " reason"
-        " FROM task g LEFT JOIN device_class c ON c.id = g.class WHERE g.batch = ?1 AND g.state = 'waiting'"
-        " UNION ALL"
-        " SELECT DISTINCT c.gfx, c.cu_num, g.id, c.gfx || '/' || c.cu_num, 'waits for a worker of class ' ||"
-        " c.gfx || '/' || c.cu_num || ' with ' || x.missing FROM stuck x CROSS JOIN unit u INDEXED BY"
-        " unit_ready ON u.state = 'ready' AND u.class = x.class AND u.families = x.families"
-        " CROSS JOIN task g ON g.id = u.task JOIN device_class c ON c.id = g.class WHERE g.batch = ?1"
-        " UNION ALL"
-        " SELECT c.gfx, c.cu_num, g.id, c.gfx || '/' || c.cu_num, 'waits for a worker of class ' || c.gfx ||"
-        " '/' || c.cu_num || ' and model ' || m.name FROM task g JOIN device_class c ON c.id = g.class"
-        " JOIN device_model m ON m.id = g.model WHERE g.batch = ?1 AND g.state IN ('probing', 'racing',"
-        " 'comparing') AND EXISTS (SELECT 1 FROM unit u WHERE u.task = g.id AND u.state = 'ready')"
-        " AND EXISTS (SELECT 1 FROM live l WHERE l.class = g.class)"
-        " AND NOT EXISTS (SELECT 1 FROM live l WHERE l.model = g.model))"
-        " GROUP BY class, reason ORDER BY gfx, cu, reason",
-        &q, "i", id);
+    int r = mf_sql(s, WAITING, &q, "i", id);
     return r < 0 ? r : mf_rows_json(q, "tit", batch, "waiting");
 }
 

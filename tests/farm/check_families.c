@@ -349,6 +349,34 @@ MF_TEST(models_with_different_families)
     stop();
 }
 
+/* The worker of the model with more families is away when the probes of a task are planned. The task waits
+ * for it. If the other model got the task, no worker could ever run the units of family torch. */
+MF_TEST(model_returns_after_planning)
+{
+    int64_t until = mf_now_ms() + LIMIT_MS;
+    start();
+    join(0, "{\"fake\":\"r1\"}");
+    join(1, "{\"torch\":\"t9\",\"fake\":\"r1\"}");
+    workers[1].model = "n";
+    greet(1);
+    ck_assert_int_eq(fake_worker_greet(&workers[0], "[]", LIMIT_MS), 0);
+    submit();
+    for (; units[1].enumerate < 2 * N_SHAPES - 1; work(1, NULL))
+        ck_assert_int_lt(mf_now_ms(), until);
+    ck_assert_int_eq(fake_worker_send(&workers[1], MF_MESSAGE_BYE, "{\"reason\":\"preempted\"}"), 0);
+    ck_assert_int_eq(fake_worker_ready(&workers[0]), 0);
+    while (
+        !contains("/api/v1/batches/1", "waits for a worker of class gfx942/304 and model n with family ")) {
+        work(0, NULL);
+        ck_assert_int_lt(mf_now_ms(), until);
+    }
+    greet(1);
+    finish(NULL);
+    ck_assert_int_eq(units[0].probe, 0);
+    ck_assert_int_eq(count_rows("torch.bfloat16,torch.bfloat16,torch.bfloat16"), N_SHAPES);
+    stop();
+}
+
 /* A worker that could not load a family serves its other families. */
 MF_TEST(shows_refused_families)
 {
