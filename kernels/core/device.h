@@ -94,11 +94,12 @@ struct mf_device_ops {
      * until the sample has run. Returns -ENODATA for a graph without kernels, and -ECANCELED, with the reason
      * in open_error, if the runtime refuses the graph. NULL for a device without graphs. */
     int (*launch_graph)(struct mf_device *d, void *graph);
-    /* Times one run that cannot be captured: calls before(context, 0), then launch(context, 0), and sets
-     * *ret_us to the device time between the two events around the second call. Both calls queue their work
-     * on `stream`, behind a delay that hides the time that the host needs for them, up to 0.1 s; if the first
-     * delay was too short, the run is repeated. What a launch runs on another stream during the delay is done
-     * before `before` begins. NULL for a device whose launches run on the host. */
+    /* Times one run that cannot be captured, and sets *ret_us to the device time between the two events
+     * around launch(context, 0). Calls before(context, 0), which may wait; then queues a delay, the work of
+     * before(context, 1), and the launch on `stream`. The delay hides the time that the host needs, up to
+     * 0.1 s; if it was too short, all of the run is repeated with a longer one. What a launch runs on another
+     * stream during the delay runs before the work of before(context, 1). NULL for a device whose launches
+     * run on the host. */
     int (*time_eager)(struct mf_device *d, mf_launch_fn before, mf_launch_fn launch, void *context,
                       double *ret_us);
     /* Queues a fill of device memory with a repeated 4-byte pattern on `stream`. bytes is a multiple of 4.

@@ -25,7 +25,7 @@ struct mf_measured {
     /* Returns why a prepared run cannot be captured (mf_family.eager); it is then timed eagerly. NULL, or a
      * result of NULL: it can be captured. */
     const char *(*eager)(void *context);
-    mf_launch_fn poison; /* queues the poison of the outputs before an eager run */
+    mf_launch_fn poison; /* `before` of mf_device_ops.time_eager */
     void *context;
     int rotation; /* rotation of the current run */
 };

@@ -217,12 +217,11 @@ static int prepare(void *context, int index)
     struct mf_tensor_ref needs[MF_STEP_TENSOR_SPECS_MAX];
     const struct mf_launch l = launch_of(p, needs);
     (void)index;
-    const bool hides = p->hides_witness || why_eager(p);
     int r = 0;
     for (int i = 0; i < p->step->n_needs && r == 0; i++) {
         const struct mf_tensor_spec *a = &p->step->needs[i];
         if (p->fixed[i].part[0])
-            r = hides && i == p->witness
+            r = p->hides_witness && i == p->witness
                     ? mf_fixed_input_hide(p->s, a, &p->fixed[i])
                     : mf_fixed_input_copy(p->s, a, &p->fixed[i], &p->needs[p->measured.rotation][i]);
     }
@@ -238,15 +237,27 @@ static int finish_run(void *context, int index)
     return p->family->finish ? p->family->finish(p->kernel, &l) : 0;
 }
 
-/* Queues the poison of the outputs of the current run, and the input that was hidden until now. */
-static int queue_poison(void *context, int index)
+static int hide_witness(const struct probe *p)
+{
+    int i = p->witness;
+    return i < 0 ? 0 : mf_fixed_input_hide(p->s, &p->step->needs[i], &p->fixed[i]);
+}
+
+static int queue_witness(const struct probe *p)
+{
+    int i = p->witness;
+    return i < 0 ? 0
+                 : mf_fixed_input_queue_copy(p->s, &p->step->needs[i], &p->fixed[i],
+                                             &p->needs[p->measured.rotation][i]);
+}
+
+/* Before an eager run: index 0 hides an input, index 1 queues its values and the poison of the outputs. */
+static int poison_eager(void *context, int index)
 {
     const struct probe *p = context;
-    int r = p->witness < 0
-                ? 0
-                : mf_fixed_input_queue_copy(p->s, &p->step->needs[p->witness], &p->fixed[p->witness],
-                                            &p->needs[p->measured.rotation][p->witness]);
-    (void)index;
+    if (index == 0)
+        return hide_witness(p);
+    int r = queue_witness(p);
     for (int i = 0; i < p->step->n_gives && r == 0; i++)
         r = mf_guarded_queue_poison(p->gives[i][p->run], p->s->device, p->accumulates[i]);
     return r;
@@ -640,7 +651,7 @@ static int probe_step(struct mf_session *s, const struct mf_probe_step *step, mf
                                        .prepare = prepare,
                                        .finish = finish_run,
                                        .eager = why_eager,
-                                       .poison = queue_poison,
+                                       .poison = poison_eager,
                                        .context = p};
     p->result = (struct mf_unit_result){.id = step->id,
                                         .status = MF_STATUS_OK,

@@ -175,9 +175,9 @@ class Routing:
         row_of_route = torch.empty_like(routes).scatter_(0, routes, self._constants[1])
         rows = z.index_select(0, row_of_route).view(self.token, self.topk, -1)
         if weights is None:
-            return rows.sum(1)
-        factors = weights.to(rows.dtype).view(self.token, 1, self.topk)
-        return torch.bmm(factors, rows).squeeze(1)
+            return rows.sum(1, dtype=torch.float32).to(z.dtype)
+        # weights in bf16 would cost more than the rounding of the output
+        return (rows * weights.view(self.token, self.topk, 1)).sum(1).to(z.dtype)
 
 
 ACTIVATIONS: Dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

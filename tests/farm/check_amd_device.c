@@ -378,7 +378,8 @@ MF_TEST(refuses_a_graph_without_kernels, .rows = 2)
 static int fill_rows(void *context, int index)
 {
     const struct zeroing *z = context;
-    (void)index;
+    if (index == 0) /* not queued */
+        return 0;
     int r = device->ops->fill(device, z->y, COLS * sizeof(*z->y), 0x11111111);
     for (int i = 1; i < ROWS && r == 0; i++)
         r = device->ops->queue_copy(device, z->y + i * COLS, z->y, COLS * sizeof(*z->y));

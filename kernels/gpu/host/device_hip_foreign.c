@@ -32,11 +32,13 @@ int mf_hip_queue_copy(struct mf_device *base, void *to, const void *from, size_t
 static int time_once(struct hip_device *d, uint64_t delay_ns, mf_launch_fn before, mf_launch_fn launch,
                      void *context, uint64_t *ret_host_ns, double *ret_us)
 {
+    int r = before(context, 0);
     mf_hip_wait_for_rest(d);
     uint64_t start = mf_now_ns();
-    int r = mf_hip_queue_delay(d, delay_ns);
     if (r == 0)
-        r = before(context, 0);
+        r = mf_hip_queue_delay(d, delay_ns);
+    if (r == 0)
+        r = before(context, 1);
     if (r == 0)
         r = mf_hip_record(d, d->from);
     if (r == 0)

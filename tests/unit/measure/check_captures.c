@@ -116,12 +116,20 @@ static int time_eager(struct mf_device *d, mf_launch_fn before, mf_launch_fn lau
     (void)d;
     n_eager++;
     *ret_us = 10;
-    if (behaviour != EAGER) {
-        int r = launch_fn(context, 0);
-        return r < 0 ? r : before(context, 0);
+    /* the first delay is too short, so the run is repeated */
+    for (int i = 0; i < 2; i++) {
+        const bool escapes = behaviour != EAGER && i == 1;
+        int r = before(context, 0);
+        if (r == 0 && escapes)
+            r = launch_fn(context, 0);
+        if (r == 0)
+            r = before(context, 1);
+        if (r == 0 && !escapes)
+            r = launch_fn(context, 0);
+        if (r < 0)
+            return r;
     }
-    int r = before(context, 0);
-    return r < 0 ? r : launch_fn(context, 0);
+    return 0;
 }
 
 static int queue_copy(struct mf_device *d, void *to, const void *from, size_t bytes)
