@@ -39,11 +39,16 @@ FLAWS = {
     CK2.format(64): ("wrong", "wrong", "mismatch"),
 }
 
+# activation, dtype, q_type, doweight_stage1: number of AITER's references
+REFERENCES = {"Silu bfloat16 No 0": 2, "Gelu bfloat16 No 0": 2, "Silu int8 per_Tensor 0": 2,
+              "Silu float8_e4m3fn per_Token 0": 3, "Gelu float8_e4m3fn per_Token 1": 3,
+              "Silu float8_e4m3fn per_1x128 0": 2}
+
 
 class Farm:
     """moefarmd and one CPU worker in a temporary folder."""
 
-    def __init__(self, folder: str, **environment: str) -> None:
+    def __init__(self, folder: str, family: str, device: str, **environment: str) -> None:
         self.folder = pathlib.Path(folder)
         self.environment = {**os.environ, **environment}
         self.processes: List[Any] = []
@@ -52,9 +57,9 @@ class Farm:
         ports = dict(line.replace("=", " ").split() for line in self.wait_for("ports", "hub").splitlines())
         self.url = f"http://127.0.0.1:{ports['http']}"
         self.start("worker/moefarm-worker", "--coordinator", f"tcp://127.0.0.1:{ports['hub']}", "--device",
-                   "cpu:0", "--name", "t", "--spool", str(self.folder / "spool"), "--lock-dir", folder,
+                   device, "--name", "t", "--spool", str(self.folder / "spool"), "--lock-dir", folder,
                    "--no-sandbox", "--families", "move,aiter", "--python", sys.executable, "--family-py",
-                   str(pathlib.Path(__file__).with_name("aiter_cpu_family.py")))
+                   str(pathlib.Path(__file__).with_name(family)))
 
     def start(self, program: str, *arguments: str) -> None:
         with open(self.folder / f"{pathlib.Path(program).name}.log", "wb") as log:
@@ -78,13 +83,14 @@ class Farm:
             raise AssertionError(f"{' '.join(command)}: {done.stdout}{done.stderr}{logs}")
         return done.stdout
 
-    def tune(self, shape: str) -> Dict[str, Dict[str, Any]]:
-        """Tunes a shape; returns the steps of family aiter by name."""
+    def tune(self, shape: str, batch: int = 1, consumer: str = "aiter") -> Dict[str, Dict[str, Any]]:
+        """Tunes a shape; returns the steps of family aiter by name. `batch` counts the calls."""
         file = self.folder / "shapes.csv"
         file.write_text(f"{HEAD}\n{shape}\n")
-        self.run("submit", str(file), "--consumer", "aiter", "--topk", "2", "--regret", "none")
-        self.run("watch", "1")
-        with urllib.request.urlopen(f"{self.url}/api/v1/tasks/1/steps?family=aiter", timeout=10) as reply:
+        self.run("submit", str(file), "--consumer", consumer, "--topk", "2", "--regret", "none")
+        self.run("watch", str(batch))
+        url = f"{self.url}/api/v1/tasks/{batch}/steps?family=aiter"
+        with urllib.request.urlopen(url, timeout=10) as reply:
             return {step["name"]: step for step in json.load(reply)["items"]}
 
     def stop(self) -> None:
@@ -95,10 +101,10 @@ class Farm:
 
 @unittest.skipIf(MISSING, MISSING)
 class OnFarm(unittest.TestCase):
-    def farm(self, **environment: str) -> Farm:
+    def farm(self, family: str = "aiter_cpu_family.py", device: str = "cpu:0", **environment: str) -> Farm:
         folder = tempfile.TemporaryDirectory(prefix="moefarm-aiter-farm-")
         self.addCleanup(folder.cleanup)
-        farm = Farm(folder.name, **environment)
+        farm = Farm(folder.name, family, device, **environment)
         self.addCleanup(farm.stop)
         return farm
 
@@ -148,6 +154,20 @@ class OnFarm(unittest.TestCase):
                 row = self.row(farm)
                 names = ("block_m", "run_1stage", "xbf16", "flat")
                 self.assertEqual([row[name] for name in names], columns, row)
+
+    def test_references(self) -> None:
+        """AITER's torch references agree with the farm's. MOEFARM_TEST_DEVICE names another device."""
+        farm = self.farm("aiter_reference_family.py", os.environ.get("MOEFARM_TEST_DEVICE", "cpu:0"))
+        for batch, (kind, n_steps) in enumerate(REFERENCES.items(), 1):
+            with self.subTest(kind):
+                act, dtype, q_type, doweight = kind.split()
+                steps = farm.tune(f"4,256,256,4,2,ActivationType.{act},torch.bfloat16,torch.{dtype},"
+                                  f"torch.{dtype},QuantType.{q_type},1,{doweight}", batch, "moefarm")
+                self.assertEqual(len(steps), n_steps, steps.keys())
+                for name, step in steps.items():
+                    self.assertIn(step["status"], ("ok", "slow"), step)
+                    # The reference of one stage with per_1x128 does not quantise h.
+                    self.assertLess(step["row_err"], 0.03 if q_type == "per_1x128" else 0.003, name)
 
 
 if __name__ == "__main__":
