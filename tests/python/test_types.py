@@ -18,8 +18,9 @@ class Types(unittest.TestCase):
             self.skipTest("no mypy in this environment")
         command = [sys.executable, "-m", "mypy", "--strict", IGNORED_IMPORTS, "--no-incremental",
                    "--explicit-package-bases", *files]
+        path = f"{ROOT / 'python'}:{ROOT / 'tests/python'}"
         run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True,
-                             env={"MYPYPATH": str(ROOT / "python"), "PATH": "/usr/bin:/bin"}, check=False)
+                             env={"MYPYPATH": path, "PATH": "/usr/bin:/bin"}, check=False)
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
 
 
