@@ -126,6 +126,45 @@ def extend_path() -> None:
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
+def import_in_child(module: str) -> str:
+    """Imports a module in a child process. Returns how the import ended the process, or "" if it did not."""
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(IMPORT_S)
+        try:
+            load_module(module)
+        except BaseException:  # the runner gets and reports the same exception
+            pass
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code == -signal.SIGALRM:
+        return f"the import took longer than {IMPORT_S} s"
+    if code < 0:
+        return f"the import crashed with signal {-code} ({signal.strsignal(-code)})"
+    return f"the import ended the process with exit code {code}" if code else ""
+
+
+def why_not_importable(module: str, scratch: str) -> str:
+    """Like import_in_child, but only for the first runner of a worker: it leaves the result in the scratch
+    folder."""
+    content = module.encode()
+    if is_file(module) and os.path.isfile(module):
+        with open(module, "rb") as source:
+            content += source.read()
+    result = os.path.join(scratch, f"import-{hashlib.sha256(content).hexdigest()[:16]}")
+    try:
+        with open(result, encoding="utf-8") as known:
+            return known.read()
+    except OSError:
+        pass
+    why = import_in_child(module)
+    if scratch:
+        with open(result, "w", encoding="utf-8") as known:
+            known.write(why)
+    return why
+
+
 # ---- the enumerating process ----
 
 
@@ -372,12 +411,17 @@ class Runner:
 
     def add_families(self) -> None:
         for module in self.modules():
+            name = os.path.splitext(os.path.basename(module.rstrip("/")))[0]
             try:
+                why = why_not_importable(module, self.option("--scratch"))
+                if why:
+                    self.refuse(name, why)
+                    continue
                 loaded = load_module(module)
                 for family in families_of(loaded):
                     self.add_family(module, family, hash_of(loaded))
             except (Exception, SystemExit) as error:
-                self.refuse(os.path.splitext(os.path.basename(module.rstrip("/")))[0], reason_of(error))
+                self.refuse(name, reason_of(error))
 
     def add_family(self, module: str, family: Family, source: str) -> None:
         command = [sys.executable, "-I", "-S", os.path.abspath(__file__), "--enumerate", module, family.name]

@@ -441,11 +441,18 @@ MF_TEST(revisions_are_of_families)
     ck_assert_ptr_nonnull(strchr(odd[0], '-'));
 }
 
-/* A file that cannot be imported is reported, and the other families are served. */
-MF_TEST(serves_other_families)
+static const char *const bad_modules[] = {
+    "import no_such_module\n",
+    "import os; os.kill(os.getpid(), 11)\n",
+    "import sys; sys.exit(3)\n",
+    "family = 1\n",
+};
+
+/* A file that cannot be imported costs only its own families. */
+MF_TEST(serves_other_families, .rows = MF_ARRAY_LEN(bad_modules))
 {
     char file[64];
-    write_family("@", "import no_such_module\n", file);
+    write_family("@", bad_modules[_i], file);
     farm_start(&farm, 1000);
     const char *const args[] = {"--device",    "cpu:0", "--families",  "move,plain_py", "--python", PYTHON,
                                 "--family-py", file,    "--family-py", PLAIN,           NULL};

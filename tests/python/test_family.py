@@ -2,7 +2,11 @@
 import array
 import ctypes
 import gc
+import os
+import tempfile
+import types
 import unittest
+import unittest.mock
 from typing import Any, Iterable, Tuple, Union
 
 from moefarm import boot, tensor
@@ -171,6 +175,52 @@ class Reasons(unittest.TestCase):
         self.assertTrue(boot.is_out_of_memory(OutOfMemoryError()))
         self.assertTrue(boot.is_out_of_memory(MemoryError()))
         self.assertFalse(boot.is_out_of_memory(RuntimeError()))
+
+
+class Modules(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def write(self, text: str, name: str = "mine.py") -> str:
+        path = os.path.join(self.folder, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
+
+    def test_imports_that_end_the_process(self) -> None:
+        for text, why in (("x = 1", ""), ("raise ValueError", ""), ("import sys; sys.exit(3)", ""),
+                          ("import os; os.kill(os.getpid(), 11)", "crashed with signal 11"),
+                          ("import os; os._exit(3)", "exit code 3")):
+            self.assertIn(why, boot.import_in_child(self.write(text)), text)
+
+    def test_asks_once(self) -> None:
+        path, scratch = self.write("import os; os._exit(3)"), os.path.join(self.folder, "scratch")
+        os.mkdir(scratch)
+        self.assertIn("exit code 3", boot.why_not_importable(path, scratch))
+        with unittest.mock.patch.object(boot, "import_in_child", return_value="asked again"):
+            self.assertIn("exit code 3", boot.why_not_importable(path, scratch))
+            self.write("import os; os._exit(4)")
+            self.assertEqual(boot.why_not_importable(path, scratch), "asked again")
+
+    def test_hash_of_sources(self) -> None:
+        first = boot.hash_of(boot.load_module(self.write("x = 1")))
+        self.assertNotEqual(first, boot.hash_of(boot.load_module(self.write("x = 2"))))
+        self.assertEqual(first, boot.hash_of(boot.load_module(self.write("x = 1", "other.py"))))
+
+    def test_variables_of_a_module(self) -> None:
+        module = types.ModuleType("mine")
+        with self.assertRaisesRegex(TypeError, "variable `family`"):
+            boot.families_of(module)
+        one, two = Converts(), Converts()
+        setattr(module, "family", one)
+        self.assertEqual(boot.families_of(module), [one])
+        setattr(module, "families", [one, two])
+        self.assertEqual(boot.families_of(module), [one, two])
+        setattr(module, "families", [one, 1])
+        with self.assertRaisesRegex(TypeError, "list `families`"):
+            boot.families_of(module)
 
 
 if __name__ == "__main__":

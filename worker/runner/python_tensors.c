@@ -41,22 +41,29 @@ static bool is_stacked(const struct mf_tensor_spec *a)
     return mf_tensor_spec_is_weight(a) || mf_tensor_spec_is_decoded(a);
 }
 
-/* Weights are [E, N, K], their scales [E, rows, cols] and global factors [E]. Columns of index tensors have
+/* True for a part of a weight with one value per expert. */
+static bool is_per_expert(const struct mf_tensor_spec *a, int part)
+{
+    return is_stacked(a) && (part == 2 || (part == 1 && a->scale == MF_SCALE_PER_TENSOR));
+}
+
+/* Weights are [E, N, K], their scales [E, rows, cols]. Values per expert and columns of index tensors have
  * one dimension. */
-static int add_shape(cJSON *tensor, const struct mf_tensor_spec *a, const struct mf_part *part,
+static int add_shape(cJSON *tensor, const struct mf_tensor_spec *a, int i, const struct mf_part *part,
                      const struct mf_shape *shape)
 {
     int64_t dims[3] = {part->rows, part->cols};
-    int n = part->cols == 1 && (a->format == MF_FORMAT_INDEX || is_stacked(a)) ? 1 : 2;
-    if (is_stacked(a) && part->rows > shape->expert) {
+    bool column = a->format == MF_FORMAT_INDEX && part->cols == 1;
+    int n = column || is_per_expert(a, i) ? 1 : 2;
+    if (is_stacked(a) && !is_per_expert(a, i)) {
         dims[0] = shape->expert;
         dims[1] = part->rows / shape->expert;
         dims[2] = part->cols;
         n = 3;
     }
     cJSON *array = cJSON_AddArrayToObject(tensor, "shape");
-    for (int i = 0; array && i < n; i++) {
-        cJSON *number = cJSON_CreateNumber((double)dims[i]);
+    for (int d = 0; array && d < n; d++) {
+        cJSON *number = cJSON_CreateNumber((double)dims[d]);
         if (!cJSON_AddItemToArray(array, number)) {
             cJSON_Delete(number);
             return -ENOMEM;
@@ -90,7 +97,7 @@ static int add_spec(cJSON *array, const struct mf_tensor_spec *a, const struct m
                   i > 0 || a->format == MF_FORMAT_INDEX ? "_" : "",
                   i > 0 || a->format == MF_FORMAT_INDEX ? parts[i].name : "");
         cJSON *tensor = add_tensor(array, name, dtype_of(a, i), ref->part[i], writable);
-        int r = tensor ? add_shape(tensor, a, &parts[i], shape) : -ENOMEM;
+        int r = tensor ? add_shape(tensor, a, i, &parts[i], shape) : -ENOMEM;
         if (r < 0)
             return r;
     }
