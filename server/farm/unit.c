@@ -480,14 +480,19 @@ static void limit_lease(struct mf_farm *f, struct mf_lease *l)
 }
 
 /* The first measuring unit pins the task to its device model, because times of two models are never compared.
- * With the option shape_grouped, the unit pins the task to its worker, too. */
+ * With the option shape_grouped, the unit pins the task to its worker, too, unless that worker lacks a family
+ * of the batch and thus could not run all units of the task. */
 static int pin_task(struct mf_farm *f, struct mf_lease *l, const struct mf_slot *slot)
 {
+    const struct mf_ids *families;
     int r = 0;
     if (l->kind == MF_UNIT_ENUMERATE)
         return 0;
-    if (l->task->batch->options.shape_grouped)
-        r = mf_store_task_set_worker(f->store, l->task->id, slot->id);
+    if (l->task->batch->options.shape_grouped) {
+        r = mf_families_of_batch(f, l->task->batch, l->task->class_id, &families);
+        if (r == 0 && mf_slot_offers(slot, families->all, families->n))
+            r = mf_store_task_set_worker(f->store, l->task->id, slot->id);
+    }
     if (r < 0 || l->task->model)
         return r;
     l->task->model = slot->model_id;

@@ -126,9 +126,16 @@ static void work(int place, const char *fails)
     ck_assert_int_eq(fake_worker_ready(w), 0);
 }
 
+static void submit_with(const char *options)
+{
+    char path[120];
+    mf_format(path, sizeof(path), "/api/v1/batches?name=t&topk=4&regret=none%s", options);
+    free(request("POST", path, csv));
+}
+
 static void submit(void)
 {
-    free(request("POST", "/api/v1/batches?name=t&topk=4&regret=none", csv));
+    submit_with("");
 }
 
 /* Both workers work until the batch is done. */
@@ -176,6 +183,29 @@ MF_TEST(different_families_share_a_batch)
     ck_assert_int_eq(count_rows("torch.bfloat16,torch.bfloat16,torch.bfloat16"), N_SHAPES);
     check_contains("/api/v1/tasks/1/steps?family=torch&status=ok&limit=500", "\"sort_m16_torch\"");
     check_contains("/api/v1/tasks/1/steps?family=fake&status=ok&limit=500", "\"sort_m16\"");
+    stop();
+}
+
+/* With shape_grouped, one worker measures all steps of a task. A worker that lacks a family of the batch
+ * cannot do that, so a task is never pinned to it. */
+MF_TEST(grouped_shapes_need_all_families)
+{
+    int64_t until = mf_now_ms() + LIMIT_MS;
+    start();
+    join(0, "{\"fake\":\"r1\"}");
+    join(1, "{\"fake\":\"r1\",\"torch\":\"t9\"}");
+    ck_assert_int_eq(fake_worker_greet(&workers[0], "[]", LIMIT_MS), 0);
+    greet(1);
+    submit_with("&shape_grouped=1");
+    for (; units[1].enumerate < 2 * N_SHAPES; work(1, NULL))
+        ck_assert_int_lt(mf_now_ms(), until);
+    ck_assert_int_eq(fake_worker_send(&workers[1], MF_MESSAGE_BYE, "{\"reason\":\"preempted\"}"), 0);
+    ck_assert_int_eq(fake_worker_ready(&workers[0]), 0);
+    for (; units[0].probe < 1; work(0, NULL))
+        ck_assert_int_lt(mf_now_ms(), until);
+    greet(1);
+    finish(NULL);
+    ck_assert_int_eq(count_rows("torch.bfloat16,torch.bfloat16,torch.bfloat16"), N_SHAPES);
     stop();
 }
 
@@ -310,7 +340,7 @@ MF_TEST(classes_have_their_own_revisions)
     workers[1].class = "gfx950/256";
     greet(0);
     greet(1);
-    free(request("POST", "/api/v1/batches?name=t&topk=4&regret=none&classes=gfx942/304,gfx950/256", csv));
+    submit_with("&classes=gfx942/304,gfx950/256");
     finish(NULL);
     ck_assert_int_eq(count_rows(",r1,"), N_SHAPES);
     ck_assert_int_eq(count_rows(",r2,"), N_SHAPES);
