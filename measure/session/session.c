@@ -112,18 +112,8 @@ static int bind_needs(struct probe *p, int rotation)
     return 0;
 }
 
-static bool rotates(const struct probe *p, int need)
-{
-    const struct mf_tensor_ref *first = &p->needs[0][need];
-    for (int i = 1; i < p->measured.n_rotations; i++) {
-        if (first->part[0] && p->needs[i][need].part[0] != first->part[0])
-            return true;
-    }
-    return false;
-}
-
-/* Gives inputs that depend on the rotation an address of their own, so that a kernel captures its launches
- * once per output buffer instead of once per rotation. */
+/* Gives inputs addresses of their own that stay the same for all rotations and when the inputs are restored,
+ * so that a kernel captures its launches once per output buffer. */
 static int fix_needs(struct probe *p)
 {
     struct mf_tensor_spec specs[MF_STEP_TENSOR_SPECS_MAX];
@@ -135,7 +125,7 @@ static int fix_needs(struct probe *p)
         return 0;
     p->witness = mf_fixed_input_witness(p->step->needs, p->step->n_needs);
     for (int i = 0; i < p->step->n_needs; i++) {
-        if (rotates(p, i) || i == p->witness) {
+        if (!mf_tensor_spec_is_weight(&p->step->needs[i]) && p->needs[0][i].part[0]) {
             specs[n] = p->step->needs[i];
             which[n++] = i;
         }

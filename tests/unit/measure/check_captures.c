@@ -7,6 +7,7 @@
 
 #include "common/base/cleanup.h"
 #include "kernels/core/tensors.h"
+#include "measure/session/session_data.h"
 #include "support/kernels/planted_session.h"
 #include "support/mf_check.h"
 
@@ -150,6 +151,8 @@ static int fill(struct mf_device *d, void *at, size_t bytes, uint32_t pattern)
 static struct mf_family framework;
 static struct mf_device_ops ops;
 
+static uint64_t llc_bytes = 1 << 16; /* several rotations */
+
 static struct mf_unit_result probe(enum behaviour how, double *best_us)
 {
     const struct mf_unit_options o = {.err_ratio = 0.1, .seed = 1, .time_cap_ms = 60000};
@@ -165,7 +168,7 @@ static struct mf_unit_result probe(enum behaviour how, double *best_us)
     ops.fill = fill;
     ops.queue_copy = queue_copy;
     test_device->ops = &ops;
-    test_device->info.llc_bytes = 1 << 16; /* several rotations */
+    test_device->info.llc_bytes = llc_bytes;
     framework = planted_family;
     framework.captures = true;
     framework.prepare = prepare;
@@ -186,6 +189,23 @@ MF_TEST(captures_once_per_output)
     ck_assert_int_eq(r.verified, 2);
     ck_assert_str_eq(r.mode, "cold");
     ck_assert_uint_eq(n_graphs, 2);
+}
+
+/* Inputs that are restored after a wrong result get new addresses, but the kernel does not see them. */
+MF_TEST(captures_no_address_of_the_session)
+{
+    llc_bytes = 1 << 10; /* one rotation */
+    struct mf_unit_result r = probe(CORRECT, NULL);
+
+    ck_assert_msg(r.status == MF_STATUS_OK, "%s", r.reason);
+    for (int i = 0; i < step.n_needs; i++) {
+        struct mf_tensor_ref input;
+        if (mf_tensor_spec_is_weight(&step.needs[i]))
+            continue;
+        ck_assert_int_eq(mf_session_input(test_session, &step.needs[i], 0, &input, NULL), 0);
+        for (size_t g = 0; g < n_graphs; g++)
+            ck_assert_ptr_ne(graphs[g].needs[i].part[0], input.part[0]);
+    }
 }
 
 static const struct {
