@@ -28,9 +28,17 @@ static const struct {
 
 /* ---- groups ---- */
 
+/* Hashes the ops, and which consumer dispatches the step: libfmoe dispatches our steps, AITER those of its
+ * generators, and each other program only its own. */
+static uint64_t hash_ops(const struct mf_step *step, uint64_t h)
+{
+    const char *consumer = !step->foreign ? "" : step->aiter ? "aiter" : step->family;
+    return mf_hash64(&step->covers, sizeof(step->covers), mf_hash64(consumer, strlen(consumer), h));
+}
+
 static uint64_t hash_kind(const struct mf_step *step)
 {
-    uint64_t h = mf_hash64(&step->covers, sizeof(step->covers), MF_HASH_SEED);
+    uint64_t h = hash_ops(step, MF_HASH_SEED);
     for (int i = 0; i < step->n_needs + step->n_gives; i++) {
         const struct mf_tensor_spec *a =
             i < step->n_needs ? &step->needs[i] : &step->gives[i - step->n_needs];
@@ -48,7 +56,7 @@ static uint64_t hash_tensor_spec(const struct mf_tensor_spec *a, uint64_t h)
 
 static uint64_t hash_interface(const struct mf_step *step)
 {
-    uint64_t h = mf_hash64(&step->covers, sizeof(step->covers), MF_HASH_SEED + 1);
+    uint64_t h = hash_ops(step, MF_HASH_SEED + 1);
     for (int i = 0; i < step->n_needs; i++)
         h = hash_tensor_spec(&step->needs[i], h);
     for (int i = 0; i < step->n_gives; i++)
@@ -117,9 +125,9 @@ struct mf_prune mf_prune_start(const struct mf_prune_bests *bests, const struct 
                                const struct mf_step *step, double caller_best_us, bool exhaustive)
 {
     const mf_ops gemms = MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_GEMM2);
-    /* The caller's best times are keyed only by the covered ops. They do not apply to steps that cover no op,
-     * because such steps are comparable only if they convert the same tensors. */
-    double caller_us = step->covers ? caller_best_us : 0;
+    /* The caller's best times are those of our steps, keyed only by the covered ops. They do not apply to
+     * steps that cover no op, because such steps are comparable only if they convert the same tensors. */
+    double caller_us = step->covers && !step->foreign ? caller_best_us : 0;
     struct mf_prune p = {.kind_us = known_min(mf_prune_best(bests, keys->kind), caller_us),
                          .interface_us = mf_prune_best(bests, keys->interface),
                          .layout_us = mf_prune_best(bests, keys->layout)};

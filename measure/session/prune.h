@@ -4,7 +4,8 @@
  * The decisions are pure functions: they use no device and no clock. A step is compared with the best time so
  * far of three groups of steps:
  *
- *   kind       same ops; inputs and outputs of the same tensors and formats (any layout and block)
+ *   kind       same ops; inputs and outputs of the same tensors and formats (any layout and block);
+ *              dispatched by the same program (consumer), because each consumer has its own winner
  *   interface  same ops and tensor specs: interchangeable in every pipeline
  *   layout     same kind and the same weight tensor specs
  *

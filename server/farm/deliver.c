@@ -215,8 +215,8 @@ static int handle_step(struct mf_farm *f, struct mf_slot *slot, struct mf_lease 
         return r;
     record_result(l, item, m);
     if (m->status == MF_STATUS_OK)
-        mf_best_times_add(&l->best, item->covers, l->worker, m->us);
-    r = final ? mf_task_measured(f, l->task, item->covers, slot->id, m->status, m->us) : 0;
+        mf_best_times_add(&l->best, mf_lease_item_rivals(item), l->worker, m->us);
+    r = final ? mf_task_measured(f, l->task, mf_lease_item_rivals(item), slot->id, m->status, m->us) : 0;
     if (r == 0 && m->status != MF_STATUS_OK && m->status != MF_STATUS_SLOW)
         r = add_failure_event(f, l, m);
     return r < 0 ? r : settle_suspicion(f, slot, l, item, m->reason, retry);

@@ -81,6 +81,7 @@ struct mf_lease_item {
     int group;      /* pipelines only: index of the pipeline's layout among the raced layouts */
     int64_t kernel; /* steps only */
     mf_ops covers;
+    bool foreign; /* steps only, as in struct mf_step */
     struct mf_work work;
     double forecast_us; /* pipelines only */
     int64_t seq;        /* sequence number of the item's result; 0: no result yet */
@@ -89,6 +90,13 @@ struct mf_lease_item {
     size_t n, n_fresh; /* number of samples from rounds (or of a step), and from the rerun */
     int verified;
 };
+
+/* The ops whose best time a step's time may be. 0 for foreign steps, because libfmoe does not dispatch them:
+ * their times must not make a worker drop our steps as slow. */
+static inline mf_ops mf_lease_item_rivals(const struct mf_lease_item *item)
+{
+    return item->foreign ? 0 : item->covers;
+}
 
 /* A leased unit. */
 struct mf_lease {
@@ -260,7 +268,7 @@ int mf_task_rerun_done(struct mf_farm *f, struct mf_task *g, const struct mf_lea
 int mf_task_end(struct mf_farm *f, struct mf_task *g);
 int mf_task_fail(struct mf_farm *f, struct mf_task *g, const char *reason);
 int mf_task_cancel(struct mf_farm *f, struct mf_task *g);
-/* Call when a step has its deciding result. */
+/* Call when a step has its deciding result. covers: mf_lease_item_rivals. */
 int mf_task_measured(struct mf_farm *f, struct mf_task *g, mf_ops covers, int64_t worker,
                      enum mf_status status, double us);
 /* Writes counters, publishes events (rate-limited per task) and frees ended tasks. */

@@ -239,6 +239,7 @@ static int add_step(struct mf_farm *f, const struct mf_lease *l, struct mf_lease
         return r;
     item->kernel = row.kernel;
     item->covers = row.covers;
+    item->foreign = row.foreign;
     add_work(l, row.covers, &item->work);
     if (!out)
         return 0;
@@ -299,7 +300,7 @@ static int add_steps(struct mf_farm *f, struct mf_lease *l, struct mf_buf *out)
         else if (!decided)
             l->items[n++] = item;
         else if (status == MF_STATUS_OK)
-            mf_best_times_add(&l->best, item.covers, l->worker, us);
+            mf_best_times_add(&l->best, mf_lease_item_rivals(&item), l->worker, us);
     }
     l->n = l->n_left = n;
     return 0;
@@ -776,7 +777,7 @@ static int restore_result(void *context, const struct mf_result_row *row)
         item->verified = row->verified;
         l->n_left--;
         if (row->step && row->status == MF_STATUS_OK)
-            mf_best_times_add(&l->best, item->covers, l->worker, row->us);
+            mf_best_times_add(&l->best, mf_lease_item_rivals(item), l->worker, row->us);
     }
     return 0;
 }

@@ -358,7 +358,9 @@ int mf_store_enumeration_counts(struct mf_store *s, int64_t enumeration, int64_t
     return r < 0 ? r : 0;
 }
 
-#define STEP_COLUMNS "s.id, k.id, k.name, k.family, s.covers, s.block_m, s.flops, s.bytes"
+#define STEP_COLUMNS                                                       \
+    "s.id, k.id, k.name, k.family, s.covers, s.block_m, s.flops, s.bytes," \
+    " coalesce(json_extract(s.body, '$.foreign'), 0)"
 
 static int read_step(const struct mf_sql *q, struct mf_step_row *ret)
 {
@@ -368,6 +370,7 @@ static int read_step(const struct mf_sql *q, struct mf_step_row *ret)
         .block_m = (int32_t)mf_sql_i64(q, 5),
         .flops = mf_sql_double(q, 6),
         .bytes = mf_sql_double(q, 7),
+        .foreign = mf_sql_i64(q, 8) != 0,
     };
     int r = mf_copy(ret->name, sizeof(ret->name), mf_sql_text(q, 2));
     if (r == 0)
@@ -389,9 +392,9 @@ int mf_store_steps_each(struct mf_store *s, int64_t task, int64_t class, int64_t
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         struct mf_step_row row;
         r = read_step(q, &row);
-        row.offered_by = mf_sql_i64(q, 8);
+        row.offered_by = mf_sql_i64(q, 9);
         if (r == 0)
-            r = fn(context, &row, mf_sql_null(q, 9) ? NULL : mf_sql_text(q, 9));
+            r = fn(context, &row, mf_sql_null(q, 10) ? NULL : mf_sql_text(q, 10));
     }
     return r;
 }
@@ -407,7 +410,7 @@ int mf_store_step_get(struct mf_store *s, int64_t step, struct mf_step_row *ret,
         return r < 0 ? r : -ENOENT;
     r = read_step(q, ret);
     if (r == 0 && ret_body) {
-        char *body = strdup(mf_sql_text(q, 8));
+        char *body = strdup(mf_sql_text(q, 9));
         if (!body)
             return -ENOMEM;
         *ret_body = body;
@@ -528,7 +531,8 @@ int mf_store_best_times(struct mf_store *s, int64_t task, mf_best_fn fn, void *c
     int r = mf_sql(s,
                    "SELECT s.covers, min(r.us), r.worker FROM result r JOIN step s ON s.id = r.step"
                    " WHERE r.task = ? AND r.final = 1 AND r.status = 'ok'"
-                   " AND json_extract(r.extra, '$.mode') IS NOT 'eager' GROUP BY s.covers, r.worker",
+                   " AND json_extract(r.extra, '$.mode') IS NOT 'eager'"
+                   " AND json_extract(s.body, '$.foreign') IS NOT 1 GROUP BY s.covers, r.worker",
                    &q, "i", task);
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         mf_ops covers;

@@ -51,6 +51,52 @@ MF_TEST(groups_steps, .rows = MF_ARRAY_LEN(groups))
     ck_assert_msg((ka.layout == kb.layout) == groups[_i].layout, "%s: layout", groups[_i].what);
 }
 
+/* clang-format off */
+static const struct {
+    const char *what;
+    const char *family, *other_family;
+    bool foreign, other_foreign, aiter, other_aiter;
+    bool rivals;
+} families[] = {
+    {"our families",                     "one_stage",   "two_stage", false, false, false, false, true},
+    {"a foreign family and ours",        "vllm",        "one_stage", true,  false, false, false, false},
+    {"a foreign family and itself",      "vllm",        "vllm",      true,  true,  false, false, true},
+    {"two foreign families",             "vllm",        "sglang",    true,  true,  false, false, false},
+    {"AITER's generators",               "ck",          "flydsl",    true,  true,  true,  true,  true},
+    {"AITER's generator and another",    "ck",          "vllm",      true,  true,  true,  false, false},
+};
+/* clang-format on */
+
+/* Steps compete only if one consumer dispatches both. */
+MF_TEST(groups_the_steps_of_one_consumer, .rows = MF_ARRAY_LEN(families))
+{
+    struct mf_step a = make_step(GEMM1, MF_FORMAT_BF16, "row", 16), b = a;
+    ck_assert_int_ge(mf_copy(a.family, sizeof(a.family), families[_i].family), 0);
+    ck_assert_int_ge(mf_copy(b.family, sizeof(b.family), families[_i].other_family), 0);
+    a.foreign = families[_i].foreign;
+    b.foreign = families[_i].other_foreign;
+    a.aiter = families[_i].aiter;
+    b.aiter = families[_i].other_aiter;
+    struct mf_prune_keys ka = mf_prune_keys(&a), kb = mf_prune_keys(&b);
+    ck_assert_msg((ka.kind == kb.kind) == families[_i].rivals, "%s: kind", families[_i].what);
+    ck_assert_msg((ka.interface == kb.interface) == families[_i].rivals, "%s: interface", families[_i].what);
+    ck_assert_msg((ka.layout == kb.layout) == families[_i].rivals, "%s: layout", families[_i].what);
+}
+
+/* The caller's best times are those of our steps. */
+MF_TEST(callers_times_do_not_stop_foreign_steps)
+{
+    static struct mf_prune_bests bests;
+    struct mf_step step = make_step(GEMM1, MF_FORMAT_BF16, "row", 16);
+    step.foreign = true;
+    struct mf_prune_keys keys = mf_prune_keys(&step);
+    struct mf_prune p = mf_prune_start(&bests, &keys, &step, 50, false);
+    ck_assert(isinf(mf_prune_limit(&p).us));
+    mf_prune_note(&bests, &keys, 100);
+    p = mf_prune_start(&bests, &keys, &step, 50, false);
+    ck_assert_double_eq(mf_prune_limit(&p).best_us, 100);
+}
+
 MF_TEST(remembers_the_best_time_of_each_group)
 {
     static struct mf_prune_bests bests; /* static, so initialised to zero */

@@ -642,6 +642,25 @@ MF_TEST(eager_results_are_marked, .rows = MF_ARRAY_LEN(modes))
     ck_assert_double_eq(best_us, modes[_i].is_eager ? 0 : 5);
 }
 
+/* A worker must not drop our steps because of the times of steps that libfmoe does not dispatch. */
+MF_TEST(times_of_foreign_steps_are_no_best_times)
+{
+    double best_us = 0;
+    struct mf_step_row got;
+    struct mf_step step = {.name = "triton", .family = "vllm", .covers = MF_OP_BIT(MF_OP_GEMM1)};
+    make_units(1);
+    struct mf_result_row row = row_of_new_step(0);
+    ck_assert_int_eq(mf_store_step_add(store, 1, &step, "{\"foreign\":true}"), 1);
+    ck_assert_int_eq(mf_store_step_get(store, 1, &got, NULL), 0);
+    ck_assert(!got.foreign);
+    ck_assert_int_eq(mf_store_step_get(store, 2, &got, NULL), 0);
+    ck_assert(got.foreign);
+    row.step = 2;
+    ck_assert_int_eq(mf_store_result_add(store, &row), 1);
+    ck_assert_int_eq(mf_store_best_times(store, row.task, take_time, &best_us), 0);
+    ck_assert_double_eq(best_us, 0);
+}
+
 static int64_t n_with_samples(void)
 {
     int64_t n = -1;
