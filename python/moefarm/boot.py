@@ -9,6 +9,7 @@ first module outside the standard library is imported, because a sandbox binds o
 threads that it starts later, and imports may start threads."""
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import glob
 import hashlib
@@ -381,9 +382,26 @@ class Runner:
         from moefarm.family import Candidate, Shape
         described = json.loads(shape)
         candidates = [Candidate.from_json(step) for step in json.loads(steps)]
-        for _ in self.families[family].precompile(candidates,
-                                                  Shape.parse(described["shape"], described["layer"])):
-            self.library.moefarm_runner_progress()
+        name = f"{self.families[family].name} {described['shape']}"
+        begun = os.path.join(self.option("--scratch"),
+                             f"precompile-{hashlib.sha256(name.encode()).hexdigest()[:16]}")
+        if os.path.exists(begun):  # an earlier runner died here, so `open` compiles within its time limit
+            return
+        with self.marked(begun):
+            for _ in self.families[family].precompile(candidates,
+                                                      Shape.parse(described["shape"], described["layer"])):
+                self.library.moefarm_runner_progress()
+
+    @contextlib.contextmanager
+    def marked(self, file: str) -> Iterator[None]:
+        """Keeps a file in the scratch folder while the context is open. It stays if the process dies."""
+        if self.option("--scratch"):
+            open(file, "w", encoding="utf-8").close()
+        try:
+            yield
+        finally:
+            if self.option("--scratch"):
+                os.unlink(file)
 
     # ---- start ----
 

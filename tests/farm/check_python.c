@@ -13,6 +13,7 @@
 #include "support/farm/farm_harness.h"
 #include "support/mf_check.h"
 #include "support/table_columns.h"
+#include "support/text_file.h"
 
 #define LARGE \
     "4,1024,512,4,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"
@@ -26,13 +27,16 @@ static void stop_farm(void)
     farm_stop(&farm);
 }
 
-/* Starts a worker with Python families. The other families must not offer GEMMs, so that only the Python
- * family offers them. option: a further option, or NULL. */
+/* Starts a worker with a Python family, and with the example family, because its folder must be readable for
+ * families that import it. The other families must not offer GEMMs, so that only the Python family offers
+ * them. option: a further option, or NULL. */
 static void start_worker(const char *file, const char *families, const char *option)
 {
-    const char *const args[] = {"--device", "cpu:0",       "--families", families, "--python",
-                                PYTHON,     "--family-py", file,         option,   NULL};
-    farm_start_worker(&farm, 0, args);
+    const char *args[] = {"--device",    "cpu:0", "--families", families, "--python", PYTHON,
+                          "--family-py", file,    option,       NULL,     NULL};
+    const char *const both[] = {"--device",    "cpu:0", "--families",  families, "--python", PYTHON,
+                                "--family-py", PLAIN,   "--family-py", file,     option,     NULL};
+    farm_start_worker(&farm, 0, strcmp(file, PLAIN) == 0 ? args : both);
     farm_wait_workers(&farm, 1);
 }
 
@@ -48,18 +52,24 @@ static int tune(const char *file, const char *families, const char *csv, const c
     return farm_run(&farm, csv, query);
 }
 
-/* Writes the template with its '@' replaced by `run` to a file, which the caller removes. */
+/* Writes the template with its '@' replaced by `run` to a file in a folder of its own. */
 static void write_family(const char *before, const char *run, char file[64])
 {
     char text[4096];
-    (void)snprintf(file, 64, "/tmp/check_python.XXXXXX.py");
-    int fd = mkstemps(file, 3);
-    ck_assert_int_ge(fd, 0);
+    (void)snprintf(file, 64, "/tmp/check_python.XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(file));
+    (void)snprintf(file + strlen(file), 64 - strlen(file), "/odd.py");
     const char *at = strchr(before, '@');
     int n = snprintf(text, sizeof(text), "%.*s%s%s", (int)(at - before), before, run, at + 1);
     ck_assert_int_lt(n, (int)sizeof(text));
-    ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
-    (void)close(fd);
+    text_file_write(file, text);
+}
+
+static void remove_family(char file[64])
+{
+    ck_assert_int_eq(unlink(file), 0);
+    *strrchr(file, '/') = '\0';
+    ck_assert_int_eq(rmdir(file), 0);
 }
 
 /* Returns the only step of a family. */
@@ -189,7 +199,7 @@ MF_TEST(reports_bad_launches, .rows = MF_ARRAY_LEN(bad_launches))
     int batch =
         tune(file, "move,odd", FARM_CSV_HEAD FARM_CSV_SMALL,
              strcmp(bad_launches[_i].status, "hang") == 0 ? "&time_cap_ms=1000" : "&time_cap_ms=30000");
-    (void)unlink(file);
+    remove_family(file);
     expect_step(batch, bad_launches[_i].status, bad_launches[_i].message);
     expect_moves(batch);
 }
@@ -234,7 +244,7 @@ MF_TEST(reports_broken_families, .rows = MF_ARRAY_LEN(broken))
     bool hangs = broken[_i].status && strcmp(broken[_i].status, "hang") == 0;
     int batch = tune(file, "move,odd", FARM_CSV_HEAD FARM_CSV_SMALL,
                      hangs ? "&time_cap_ms=1000" : "&time_cap_ms=30000");
-    (void)unlink(file);
+    remove_family(file);
     if (broken[_i].status)
         expect_step(batch, broken[_i].status, broken[_i].message);
     else
@@ -257,7 +267,7 @@ MF_TEST(does_not_time_conversions)
     char file[64];
     write_family(SLOW_CONVERSION, "0.2", file);
     int batch = tune(file, "move,odd", FARM_CSV_HEAD FARM_CSV_SMALL, "&time_cap_ms=30000");
-    (void)unlink(file);
+    remove_family(file);
     const cJSON *step;
     _cleanup_(cJSON_Deletep) cJSON *steps = step_of(batch, "odd", &step);
     ck_assert_msg(strcmp(farm_text(step, "status"), "ok") == 0, "%s", farm_text(step, "reason"));
@@ -293,7 +303,7 @@ MF_TEST(applies_batch_options, .rows = MF_ARRAY_LEN(flaws))
         farm_wait_done(&farm, batch);
         expect_step(batch, strict ? flaws[_i].status : "ok", strict ? flaws[_i].message : "");
     }
-    (void)unlink(file);
+    remove_family(file);
 }
 
 /* Tries to overwrite all memory files of the runner, except for the outputs' own. */
@@ -312,7 +322,7 @@ MF_TEST(cannot_write_to_inputs)
     write_family(FLAWED, OVERWRITES, file);
     start_farm(file, "move,one,odd");
     int batch = farm_run(&farm, FARM_CSV_HEAD FARM_CSV_SMALL, "");
-    (void)unlink(file);
+    remove_family(file);
     _cleanup_(cJSON_Deletep) cJSON *wrong = farm_task_list(&farm, batch, "steps?status=wrong");
     const cJSON *item;
     cJSON_ArrayForEach (item, mf_json_array(wrong, "items"))
@@ -362,7 +372,7 @@ MF_TEST(withstands_attacks_on_processes, .rows = 2)
     write_family(ATTACKS, farm.folder, file);
     start_worker(file, "move,plain_py", _i == 0 ? NULL : "--no-pid-namespace");
     int batch = farm_run(&farm, FARM_CSV_HEAD FARM_CSV_SMALL, "");
-    (void)unlink(file);
+    remove_family(file);
     expect_untouched((pid_t)farm.workers[0]);
     expect_untouched((pid_t)farm.daemon);
     const cJSON *step;
@@ -406,7 +416,7 @@ MF_TEST(limits_what_families_do)
                  "family = p.Plain()\n",
                  ALLOWED, file);
     int batch = tune(file, "move,odd", FARM_CSV_HEAD FARM_CSV_SMALL, "&time_cap_ms=60000");
-    (void)unlink(file);
+    remove_family(file);
     expect_step(batch, "ok", "");
 }
 
@@ -430,11 +440,11 @@ MF_TEST(revisions_are_of_families)
         (void)snprintf(code, sizeof(code), "def revision(self): %s", versions[i]);
         write_family(BROKEN, code, file);
         revision_of(file, "odd", odd[i]);
-        (void)unlink(file);
+        remove_family(file);
     }
     write_family(BROKEN, "pass", file);
     revision_of(file, "move", move);
-    (void)unlink(file);
+    remove_family(file);
     ck_assert_str_ne(odd[0], odd[1]);
     ck_assert_str_ne(odd[1], odd[2]);
     ck_assert_ptr_null(strchr(move, '-')); /* the build's own */
@@ -459,7 +469,7 @@ MF_TEST(serves_other_families, .rows = MF_ARRAY_LEN(bad_modules))
     farm_start_worker(&farm, 0, args);
     farm_wait_workers(&farm, 1);
     int batch = farm_run(&farm, FARM_CSV_HEAD FARM_CSV_SMALL, "");
-    (void)unlink(file);
+    remove_family(file);
     const cJSON *step;
     _cleanup_(cJSON_Deletep) cJSON *steps = step_of(batch, "plain_py", &step);
     ck_assert_msg(strcmp(farm_text(step, "status"), "ok") == 0, "%s", farm_text(step, "reason"));
@@ -518,12 +528,13 @@ MF_TEST(self_check_reports, .rows = MF_ARRAY_LEN(self_checks))
     (void)snprintf(file, sizeof(file), "%s", PLAIN);
     if (!self_checks[_i].file)
         write_family(FLAWED, self_checks[_i].launch, file);
-    (void)snprintf(command, sizeof(command), "%s --self-check --device cpu:0 --python %s --family-py %s 2>&1",
-                   MF_BINARY_DIR "/worker/moefarm-worker", PYTHON,
-                   self_checks[_i].file ? self_checks[_i].file : file);
+    (void)snprintf(
+        command, sizeof(command), "%s --self-check --device cpu:0 --python %s --family-py %s %s 2>&1",
+        MF_BINARY_DIR "/worker/moefarm-worker", PYTHON, self_checks[_i].file ? self_checks[_i].file : file,
+        self_checks[_i].file ? "" : "--family-py " PLAIN);
     int code = run(command, out, sizeof(out));
     if (!self_checks[_i].file)
-        (void)unlink(file);
+        remove_family(file);
     ck_assert_msg(code == self_checks[_i].code, "%s", out);
     for (size_t i = 0; i < MF_ARRAY_LEN(self_checks[_i].lines); i++)
         ck_assert_msg(strstr(out, self_checks[_i].lines[i]) != NULL, "no '%s' in: %s",
@@ -550,8 +561,28 @@ MF_TEST(precompiles_without_a_limit)
                  "family = Odd()\n",
                  "3", file);
     int batch = tune(file, "move,odd", FARM_CSV_HEAD FARM_CSV_SMALL, "&time_cap_ms=2000");
-    (void)unlink(file);
+    remove_family(file);
     expect_step(batch, "ok", "");
+}
+
+/* A runner that dies while it compiles ahead does not end the unit: the next runner does not compile ahead,
+ * so that the steps' own time limits apply. */
+MF_TEST(survives_a_crash_while_compiling)
+{
+    char file[64];
+    write_family("import os, sys\n"
+                 "sys.path.insert(0, '" MF_SOURCE_DIR "/examples')\n"
+                 "import family_plain as p\n"
+                 "class Odd(p.Plain):\n"
+                 "    name = 'odd'\n"
+                 "    def precompile(self, candidates, shape):\n"
+                 "        @\n"
+                 "family = Odd()\n",
+                 "os.kill(os.getpid(), 11)", file);
+    int batch = tune(file, "move,odd", FARM_CSV_HEAD FARM_CSV_SMALL, "&time_cap_ms=30000");
+    remove_family(file);
+    expect_step(batch, "ok", "");
+    expect_moves(batch);
 }
 
 /* A silent enumeration ends after 30 s. */
@@ -560,7 +591,7 @@ MF_TEST(ends_a_silent_enumeration)
     char file[64];
     write_family(BROKEN, "def enumerate(self, shape, device): time.sleep(1000)", file);
     int batch = tune(file, "move,odd", FARM_CSV_HEAD FARM_CSV_SMALL, "");
-    (void)unlink(file);
+    remove_family(file);
     expect_rejection(batch, "odd", "enumerate was silent for too long");
     expect_moves(batch);
 }
