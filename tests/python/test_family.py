@@ -1,6 +1,7 @@
 """moefarm.family and moefarm.tensor, with the standard library only."""
 import array
 import ctypes
+import dataclasses
 import gc
 import os
 import tempfile
@@ -54,6 +55,13 @@ class Candidates(unittest.TestCase):
             step = Candidate("a", covers, [], []).to_json("f")
             self.assertEqual(step["stage"], stage)
             self.assertEqual(Candidate.from_json(step).covers, covers)
+
+    def test_who_dispatches(self) -> None:
+        for aiter, foreign in ((False, False), (True, True), (False, True)):
+            candidate = Candidate("a", ("gemm1",), [], [], aiter=aiter, foreign=foreign)
+            step = candidate.to_json("f")
+            self.assertEqual((step["aiter"], step["foreign"]), (aiter, foreign))
+            self.assertEqual(Candidate.from_json(step), dataclasses.replace(candidate, needs=(), gives=()))
 
     def test_parameters(self) -> None:
         self.assertEqual(parameters("triton_m64_n128_w4"), {"m": 64, "n": 128, "w": 4})

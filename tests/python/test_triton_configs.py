@@ -231,6 +231,11 @@ class Offers(unittest.TestCase):
                         up, down = parse_name(name)
                         self.assertEqual(print_name(up or {}, down), name)
 
+    def test_only_the_framework_dispatches_them(self) -> None:
+        for offer in offers("vllm", Shape.parse(BF16, LAYER), HOPPER, []):
+            if isinstance(offer, Candidate):
+                self.assertTrue(offer.foreign)
+
     def test_limit(self) -> None:
         for framework in ("vllm", "sglang"):
             names = self.names(framework, BF16, 24)

@@ -85,14 +85,14 @@ class AiterFamily(Family):
         offered = []
         for task in tasks:
             try:
-                candidate = Candidate(**describe(task, shape))
+                candidate = Candidate(foreign=True, **describe(task, shape))
             except NotLaunched as error:
                 yield Rejection(task.name, error.rule, str(error))
                 continue
             offered.append(task)
             yield candidate
         for block_m in sorts_of(offered):
-            yield Candidate(**describe_sort(block_m))
+            yield Candidate(foreign=True, **describe_sort(block_m))
 
     def open(self, candidate: Candidate, shape: Shape) -> AiterKernel:
         aiter = source.load()
