@@ -166,6 +166,13 @@ CREATE INDEX task_state ON task (state, class);
 CREATE INDEX task_shape ON task (shape);
 CREATE INDEX task_worker ON task (worker) WHERE worker IS NOT NULL;
 
+CREATE TABLE task_consumer (            -- the consumers that a task serves (common/moe/consumer.h)
+    task        INTEGER NOT NULL REFERENCES task,
+    consumer    TEXT NOT NULL,
+    reason      TEXT NOT NULL DEFAULT '', -- why the consumer gets no config; '': it has one, or may get one
+    PRIMARY KEY (task, consumer)
+) STRICT, WITHOUT ROWID;
+
 -- ---- candidates ----
 
 CREATE TABLE kernel (                   -- a step's name at a revision of its family
@@ -367,6 +374,7 @@ END;
 CREATE TABLE pipeline (
     id          INTEGER PRIMARY KEY,
     task        INTEGER NOT NULL REFERENCES task,
+    consumer    TEXT NOT NULL DEFAULT 'moefarm', -- each consumer ranks and races pipelines of its own
     place       INTEGER NOT NULL,       -- rank by forecast among the pipelines of its weight layout, from 1
     steps       TEXT NOT NULL,          -- JSON array of step ids, in order
     structure   TEXT NOT NULL,          -- "sort | gather+gemm1+act | gemm2+weight+combine"
@@ -379,11 +387,12 @@ CREATE TABLE pipeline (
     -- be compared; race_mad: median absolute deviation of the paired samples. NULL: no time in the race.
     race_us     REAL,
     race_mad    REAL,
-    UNIQUE (task, steps)
+    UNIQUE (task, consumer, steps)
 ) STRICT;
 
 CREATE TABLE layout_race (              -- winner of a task's race among the pipelines of one weight layout
     task        INTEGER NOT NULL REFERENCES task,
+    consumer    TEXT NOT NULL DEFAULT 'moefarm',
     layout      TEXT NOT NULL,
     pipeline    INTEGER NOT NULL REFERENCES pipeline,
     us          REAL NOT NULL,          -- as in config
@@ -393,26 +402,28 @@ CREATE TABLE layout_race (              -- winner of a task's race among the pip
     unstable    TEXT NOT NULL DEFAULT '',
     ties        TEXT NOT NULL,          -- as config.ties
     provenance  TEXT NOT NULL,          -- as config.provenance
-    PRIMARY KEY (task, layout)
+    PRIMARY KEY (task, consumer, layout)
 ) STRICT, WITHOUT ROWID;
 
--- The weight layout of a layer model. If the forecasts of several layouts are statistically tied, the tasks
--- race over these layouts, and the races decide. Until the races have ended, member `pending` of body is true
--- and layout is the first layout by forecast.
+-- The weight layout of a layer model for a consumer. If the forecasts of several layouts are statistically
+-- tied, the tasks race over these layouts, and the races decide. Until the races have ended, member `pending`
+-- of body is true and layout is the first layout by forecast.
 CREATE TABLE layout_choice (
     batch       INTEGER NOT NULL REFERENCES batch,
     class       INTEGER NOT NULL REFERENCES device_class,
     layer_model TEXT NOT NULL,
+    consumer    TEXT NOT NULL DEFAULT 'moefarm',
     layout      TEXT NOT NULL,
     us          REAL NOT NULL,          -- total time over all token counts, from the races or the forecasts
     -- JSON: forecast and race sums of every layout, the gain of layout=free
     body        TEXT NOT NULL,
-    PRIMARY KEY (batch, class, layer_model)
+    PRIMARY KEY (batch, class, layer_model, consumer)
 ) STRICT;
 
-CREATE TABLE config (                   -- the winning pipeline of a task
+CREATE TABLE config (                   -- the winning pipeline of a task for a consumer
     id          INTEGER PRIMARY KEY,
-    task        INTEGER NOT NULL UNIQUE REFERENCES task,
+    task        INTEGER NOT NULL REFERENCES task,
+    consumer    TEXT NOT NULL DEFAULT 'moefarm',
     shape       INTEGER NOT NULL REFERENCES shape,
     class       INTEGER NOT NULL REFERENCES device_class,
     model       INTEGER NOT NULL REFERENCES device_model,
@@ -437,7 +448,8 @@ CREATE TABLE config (                   -- the winning pipeline of a task
     -- JSON array, one object per other routing profile: {routing, us, best_us, regret, best, tie, status,
     -- reason}. us: median of the winner; best, best_us: fastest pipeline in the same rounds; regret: us /
     -- best_us - 1, 0 if tied; null if the winner could not be timed (status and reason say why).
-    regret      TEXT NOT NULL DEFAULT '[]'
+    regret      TEXT NOT NULL DEFAULT '[]',
+    UNIQUE (task, consumer)
 ) STRICT;
 CREATE INDEX config_key ON config (class, shape, at_ms);
 
@@ -471,7 +483,8 @@ CREATE TABLE baseline_row (             -- deployed rows in the baseline of a ba
 -- kept, the config is the remeasured deployed row. Exports leave out the config while the decision is
 -- pending, and if the decision is undecided.
 CREATE TABLE promotion (
-    task        INTEGER PRIMARY KEY REFERENCES task,
+    task        INTEGER NOT NULL REFERENCES task,
+    consumer    TEXT NOT NULL DEFAULT 'moefarm',
     known       TEXT NOT NULL,          -- deployed pipeline "family:step|family:step"; "": no pipeline
     known_us    REAL,                   -- time in the deployed row; NULL: no deployed row
     source      TEXT NOT NULL,          -- "line 7 of the baseline", "batch 3"; "": no deployed row
@@ -483,12 +496,14 @@ CREATE TABLE promotion (
     least       REAL NOT NULL,          -- minimum improvement: 0.03 is three percent
     decision    TEXT NOT NULL CHECK (decision IN ('pending', 'promoted', 'kept', 'undecided')),
     reason      TEXT NOT NULL,
-    at_ms       INTEGER NOT NULL
-) STRICT;
+    at_ms       INTEGER NOT NULL,
+    PRIMARY KEY (task, consumer)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE comparison (               -- the deployed pipeline (old) against the winner (new) on one worker
     unit        INTEGER PRIMARY KEY REFERENCES unit,
     task        INTEGER NOT NULL REFERENCES task,
+    consumer    TEXT NOT NULL DEFAULT 'moefarm',
     worker      INTEGER NOT NULL REFERENCES worker,
     verdict     TEXT NOT NULL,          -- SAME, FASTER, SLOWER, AMBIGUOUS; "": a pipeline has no time
     low         REAL,                   -- confidence interval of new / old - 1 over the rounds

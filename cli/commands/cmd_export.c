@@ -19,6 +19,7 @@
 
 struct export_options {
     struct mf_export_filters filters;
+    bool left_out;
     const char *output, *into, *set;
     bool replace;
     int64_t lock_ms;
@@ -48,21 +49,74 @@ static int merge(const struct export_options *o, const struct mf_buf *csv)
     return MF_EXIT_OK;
 }
 
+static const char *consumer_of(const struct export_options *o)
+{
+    return o->filters.consumer ? o->filters.consumer : "moefarm";
+}
+
+static int make_path(struct mf_buf *path, const char *route, const struct export_options *o)
+{
+    (void)mf_buf_adds(path, route);
+    mf_export_filters_query(path, &o->filters);
+    return mf_buf_error(path) < 0 ? mf_cli_fail(MF_EXIT_USAGE, "export: the filters are too long") : 0;
+}
+
+/* Prints the tasks that have no row, with the reasons: to standard output, or to standard error after an
+ * export without a row. *ret_n: their number. */
+static int list_left_out(struct mf_cli *cli, const struct export_options *o, FILE *out, int *ret_n)
+{
+    _cleanup_(mf_buf_release) struct mf_buf path;
+    _cleanup_(cJSON_Deletep) cJSON *items = NULL;
+    const cJSON *item;
+
+    mf_buf_init(&path, 8192);
+    int code = make_path(&path, "/api/v1/export/left_out", o);
+    if (code == 0)
+        code = mf_api_list(cli, path.data, &items);
+    *ret_n = cJSON_GetArraySize(items);
+    if (code == 0 && cli->json && out == stdout)
+        return mf_api_print(items);
+    cJSON_ArrayForEach (item, items)
+        (void)fprintf(out, "%s  %s  %s: %s\n", consumer_of(o), mf_api_text(item, "class", ""),
+                      mf_api_text(item, "shape", ""), mf_api_text(item, "reason", ""));
+    return code;
+}
+
+static bool has_rows(const struct mf_http_reply *reply)
+{
+    const char *end = memchr(reply->body.data, '\n', reply->body.len);
+
+    return end && end + 1 < reply->body.data + reply->body.len;
+}
+
+/* Fails with the reason of each task, because a table without rows must not replace one with rows. */
+static int fail_empty(struct mf_cli *cli, const struct export_options *o)
+{
+    const char *consumer = consumer_of(o);
+    int n, code = list_left_out(cli, o, stderr, &n);
+
+    if (code != 0)
+        return code;
+    return n > 0
+               ? mf_cli_fail(MF_EXIT_FAILED, "no row for consumer %s; the reasons are above", consumer)
+               : mf_cli_fail(MF_EXIT_FAILED,
+                             "no row for consumer %s: no batch was tuned with these filters; submit one with "
+                             "consumer=%s",
+                             consumer, consumer);
+}
+
 /* ---- configuration files ---- */
 
 static int fetch_configs(struct mf_cli *cli, const struct export_options *o, cJSON **ret)
 {
     _cleanup_(mf_http_reply_release) struct mf_http_reply reply;
     _cleanup_(mf_buf_release) struct mf_buf path;
-    int code;
 
     mf_http_reply_init(&reply);
     mf_buf_init(&path, 8192);
-    (void)mf_buf_adds(&path, "/api/v1/export/configs.json");
-    mf_export_filters_query(&path, &o->filters);
-    if (mf_buf_error(&path) < 0)
-        return mf_cli_fail(MF_EXIT_USAGE, "export: the filters are too long");
-    code = mf_api_table(cli, path.data, NULL, &reply);
+    int code = make_path(&path, "/api/v1/export/configs.json", o);
+    if (code == 0)
+        code = mf_api_table(cli, path.data, NULL, &reply);
     if (code != 0)
         return code;
     *ret = mf_api_parse(reply.body.data, reply.body.len);
@@ -102,19 +156,19 @@ static int export_configs(struct mf_cli *cli, const struct export_options *o)
 static int fetch(struct mf_cli *cli, const struct export_options *o, struct mf_http_reply *reply)
 {
     _cleanup_(mf_buf_release) struct mf_buf path;
-    int code;
 
     mf_buf_init(&path, 8192);
-    (void)mf_buf_adds(&path, "/api/v1/export/tuned_fmoe.csv");
-    mf_export_filters_query(&path, &o->filters);
-    if (mf_buf_error(&path) < 0)
-        return mf_cli_fail(MF_EXIT_USAGE, "export: the filters are too long");
-    code = mf_api_table(cli, path.data, NULL, reply);
-    if (code == 0 && reply->left_out > 0)
-        fprintf(stderr,
-                "moefarm: %" PRId64 " row%s left out; GET /api/v1/export/left_out lists the reasons\n",
+    int code = make_path(&path, "/api/v1/export/tuned_fmoe.csv", o);
+    if (code == 0)
+        code = mf_api_table(cli, path.data, NULL, reply);
+    if (code != 0)
+        return code;
+    if (o->filters.consumer && !has_rows(reply))
+        return fail_empty(cli, o);
+    if (reply->left_out > 0)
+        fprintf(stderr, "moefarm: %" PRId64 " row%s left out; moefarm export --left-out lists the reasons\n",
                 reply->left_out, reply->left_out == 1 ? "" : "s");
-    return code;
+    return 0;
 }
 
 int mf_cmd_export(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
@@ -140,6 +194,10 @@ int mf_cmd_export(struct mf_cli *cli, const struct mf_command *self, int argc, c
          .argument = "FILES",
          .help = "with --into: other files that production reads with it, comma-separated; a key in two of "
                  "them is an error"},
+        {.name = "left-out",
+         .type = MF_OPT_BOOL,
+         .value = &o.left_out,
+         .help = "list the tasks that have no row for the consumer, with the reasons, instead of the table"},
         {.name = "replace",
          .type = MF_OPT_BOOL,
          .value = &o.replace,
@@ -153,7 +211,7 @@ int mf_cmd_export(struct mf_cli *cli, const struct mf_command *self, int argc, c
          .max = 3600000},
     };
     _cleanup_(mf_http_reply_release) struct mf_http_reply reply;
-    int rest, r, code;
+    int rest, r, code, n;
 
     mf_http_reply_init(&reply);
     r = mf_cli_parse(cli, self, opts, MF_ARRAY_LEN(opts), 0, 0, argc, argv, &rest);
@@ -168,6 +226,10 @@ int mf_cmd_export(struct mf_cli *cli, const struct mf_command *self, int argc, c
     if (o.into && o.filters.consumer && strcmp(o.filters.consumer, "moefarm") != 0)
         return mf_cli_fail(MF_EXIT_USAGE,
                            "export: --into requires --consumer moefarm: other rows have no provenance");
+    if (o.left_out && (o.into || o.output))
+        return mf_cli_fail(MF_EXIT_USAGE, "export: --left-out writes no table; omit --into and --output");
+    if (o.left_out)
+        return list_left_out(cli, &o, stdout, &n);
     if (mf_has_config_files(o.filters.consumer))
         return export_configs(cli, &o);
     if (o.filters.triton)

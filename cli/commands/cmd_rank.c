@@ -10,6 +10,7 @@
 #include "cli/support/text_out.h"
 #include "common/base/json.h"
 #include "common/base/text.h"
+#include "common/moe/consumer.h"
 
 #define TEXT_MAX  (16u << 20)
 #define BAR_WIDTH 32
@@ -156,6 +157,29 @@ static void add_config(struct mf_buf *out, const cJSON *config, bool utf8)
         (void)mf_buf_addf(out, "\n  UNSTABLE: %s", unstable);
 }
 
+/* Prints the winners of all consumers side by side: what changing the kernels would gain. */
+static void add_consumers(struct mf_buf *out, const cJSON *task)
+{
+    const cJSON *list = mf_json_array(task, "consumers"), *c, *name;
+
+    if (cJSON_GetArraySize(list) < 2)
+        return;
+    cJSON_ArrayForEach (c, list) {
+        char us[MF_US_MAX];
+
+        mf_us(mf_api_double(c, "us", NAN), us);
+        (void)mf_buf_addf(out, "  %-8s", mf_api_text(c, "consumer", ""));
+        if (*mf_api_text(c, "reason", "")) {
+            (void)mf_buf_addf(out, " no config: %s\n", mf_api_text(c, "reason", ""));
+            continue;
+        }
+        (void)mf_buf_addf(out, " %10s  %.2fx ", us, mf_api_double(c, "ratio", NAN));
+        cJSON_ArrayForEach (name, mf_json_array(c, "winner"))
+            (void)mf_buf_addf(out, " %s", cJSON_GetStringValue(name));
+        (void)mf_buf_adds(out, "\n");
+    }
+}
+
 static void add_task(struct mf_buf *out, const cJSON *task, bool utf8)
 {
     const cJSON *config = mf_json_object(task, "config");
@@ -171,6 +195,7 @@ static void add_task(struct mf_buf *out, const cJSON *task, bool utf8)
     else if (*mf_api_text(task, "reason", ""))
         (void)mf_buf_addf(out, ": %s", mf_api_text(task, "reason", ""));
     (void)mf_buf_adds(out, "\n");
+    add_consumers(out, task);
     add_layout(out, task);
     mf_api_promotion(task, out);
     add_regret(out, config);
@@ -199,10 +224,20 @@ static int print_ranking(struct mf_cli *cli, const cJSON *task, const cJSON *pip
     return MF_EXIT_OK;
 }
 
+/* Appends the consumer as a query parameter. consumer NULL: none. */
+static void add_query(char path[MF_API_PATH_MAX], const char *consumer)
+{
+    size_t len = strlen(path);
+
+    if (consumer)
+        mf_format(path + len, MF_API_PATH_MAX - len, "%cconsumer=%s", strchr(path, '?') ? '&' : '?',
+                  consumer);
+}
+
 int mf_cmd_rank(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
     int64_t batch = 0, top = 5, id;
-    const char *shape = NULL;
+    const char *shape = NULL, *consumer = NULL;
     bool finalists = false;
     const struct mf_opt opts[] = {
         {.name = "batch",
@@ -224,11 +259,19 @@ int mf_cmd_rank(struct mf_cli *cli, const struct mf_command *self, int argc, cha
          .help = "maximum pipelines to print",
          .min = 1,
          .max = 100000},
+        {.name = "consumer",
+         .type = MF_OPT_TEXT,
+         .value = &consumer,
+         .argument = "NAME",
+         .help =
+             "consumer whose pipelines are printed: moefarm, aiter, vllm, sglang or any (default: the first "
+             "one that has a config)"},
         {.name = "finalists", .type = MF_OPT_BOOL, .value = &finalists, .help = "print only raced pipelines"},
     };
     _cleanup_(cJSON_Deletep) cJSON *task = NULL;
     _cleanup_(cJSON_Deletep) cJSON *pipelines = NULL;
     char path[MF_API_PATH_MAX];
+    enum mf_consumer known;
     int rest, r, code;
 
     r = mf_cli_parse(cli, self, opts, MF_ARRAY_LEN(opts), 0, 1, argc, argv, &rest);
@@ -239,12 +282,17 @@ int mf_cmd_rank(struct mf_cli *cli, const struct mf_command *self, int argc, cha
     code = mf_task_arg(cli, shape ? shape : argv[rest], batch, &id);
     if (code != 0)
         return code;
+    if (consumer && mf_consumer_parse(consumer, &known) < 0)
+        return mf_cli_fail(MF_EXIT_USAGE, "--consumer '%s': expected moefarm, aiter, vllm, sglang or any",
+                           consumer);
     mf_api_path(path, "/api/v1/tasks/{}", id);
+    add_query(path, consumer);
     code = mf_api_get(cli, path, &task);
     if (code != 0)
         return code;
     mf_api_path(path, finalists ? "/api/v1/tasks/{}/pipelines?finalists=1" : "/api/v1/tasks/{}/pipelines",
                 id);
+    add_query(path, consumer);
     code = mf_api_list(cli, path, &pipelines);
     if (code != 0)
         return code;

@@ -143,7 +143,7 @@ void mf_tune_defaults(struct mf_tune_options *o)
                                   .err_ratio = batch.err_ratio,
                                   .min_improvement_pct = 100 * batch.min_effect,
                                   .split_k = true,
-                                  .consumer = mf_consumer_name(batch.consumer),
+                                  .consumer = mf_consumer_name(batch.consumers[0]),
                                   .topk = batch.topk};
 }
 

@@ -168,13 +168,21 @@ static int submit(struct batch *b)
 
 /* ---- merging ---- */
 
-static int fetch_table(struct batch *b, const char *consumer, struct mf_table **ret)
+static const char *consumer_of(const struct batch *b)
+{
+    return b->run->options->for_aiter ? "aiter" : "moefarm";
+}
+
+/* Fetches the batch's rows. The rows have moefarm's columns after AITER's columns, so that a later run
+ * recognises the rows as moefarm's. */
+static int fetch_rows(struct batch *b, struct mf_table **ret)
 {
     _cleanup_(mf_http_reply_release) struct mf_http_reply reply;
     char path[MF_API_PATH_MAX], why[MF_REASON_MAX] = "out of memory";
 
-    mf_format(path, sizeof(path), "/api/v1/export/tuned_fmoe.csv?batch=%" PRId64 "&consumer=%s%s", b->id,
-              consumer, b->run->options->simulated ? "&simulated=1" : "");
+    mf_format(path, sizeof(path),
+              "/api/v1/export/tuned_fmoe.csv?batch=%" PRId64 "&consumer=%s&provenance=1%s", b->id,
+              consumer_of(b), b->run->options->simulated ? "&simulated=1" : "");
     mf_http_reply_init(&reply);
     int code = mf_api_table(b->run->cli, path, NULL, &reply);
     if (code != 0)
@@ -182,30 +190,6 @@ static int fetch_table(struct batch *b, const char *consumer, struct mf_table **
     return mf_table_read("export", reply.body.data, reply.body.len, ret, why) < 0
                ? mf_cli_fail(MF_EXIT_UNREACHED, "the export is not a table: %s", why)
                : 0;
-}
-
-/* Fetches the batch's rows. For AITER, fetches only the rows whose kernels AITER dispatches. The rows have
- * moefarm's columns after AITER's columns, so that a later run recognises the rows as moefarm's. */
-static int fetch_rows(struct batch *b, struct mf_table **ret)
-{
-    _cleanup_(mf_table_freep) struct mf_table *ours = NULL;
-    _cleanup_(mf_table_freep) struct mf_table *aiter = NULL;
-    _cleanup_(mf_table_freep) struct mf_table *both = NULL;
-    int code = fetch_table(b, "moefarm", &ours), r;
-
-    if (code == 0 && b->run->options->for_aiter)
-        code = fetch_table(b, "aiter", &aiter);
-    if (code == 0 && aiter) {
-        r = mf_table_new("export", true, &both);
-        for (size_t i = 0; r == 0 && i < ours->n_rows; i++) {
-            if (mf_table_find(aiter, &ours->rows[i].class, &ours->rows[i].shape))
-                r = mf_table_add(both, &ours->rows[i]);
-        }
-        code = r < 0 ? mf_cli_fail(MF_EXIT_FAILED, "out of memory") : 0;
-    }
-    if (code == 0)
-        *ret = aiter ? MF_TAKE(both) : MF_TAKE(ours);
-    return code;
 }
 
 static void note_merged(struct batch *b, const struct mf_table_row *row, const struct mf_merge_item *item)
@@ -336,8 +320,7 @@ static int note_outcomes(struct batch *b)
 
     int code = note_tasks(b);
     mf_format(path, sizeof(path), "/api/v1/export/left_out?batch=%" PRId64 "&consumer=%s%s", b->id,
-              b->run->options->for_aiter ? "aiter" : "moefarm",
-              b->run->options->simulated ? "&simulated=1" : "");
+              consumer_of(b), b->run->options->simulated ? "&simulated=1" : "");
     if (code == 0)
         code = mf_api_list(b->run->cli, path, &items);
     cJSON_ArrayForEach (item, items)

@@ -12,7 +12,6 @@ MF_NAMES_DEFINE(mf_promote, MF_PROMOTE_, MF_PROMOTE_MAP)
 
 static const char *const searches[] = {MF_SEARCH_MAP(MF_NAMES_TEXT_, MF_SEARCH_) NULL};
 static const char *const promotes[] = {MF_PROMOTE_MAP(MF_NAMES_TEXT_, MF_PROMOTE_) NULL};
-static const char *const consumers[] = {MF_CONSUMER_MAP(MF_NAMES_TEXT_, MF_CONSUMER_) NULL};
 
 /* ---- classes: duplicates are dropped ---- */
 
@@ -36,6 +35,34 @@ static void print_class(const struct mf_batch_options *o, int item, char buf[MF_
 
 static const struct mf_option_syntax classes = {add_class, print_class,
                                                 "device classes, such as gfx942/304,cpu-znver4/2", NULL};
+
+/* ---- consumers: duplicates are dropped ---- */
+
+static int add_consumer(const char *text, struct mf_batch_options *ret)
+{
+    enum mf_consumer c;
+    if (mf_consumer_parse(text, &c) < 0)
+        return -EINVAL;
+    if (!(mf_batch_consumers(ret) & MF_CONSUMER_BIT(c)))
+        ret->consumers[ret->n_consumers++] = c;
+    return 0;
+}
+
+static void print_consumer(const struct mf_batch_options *o, int item, char buf[MF_OPTION_VALUE_MAX])
+{
+    mf_format(buf, MF_OPTION_VALUE_MAX, "%s", mf_consumer_name(o->consumers[item]));
+}
+
+mf_consumers mf_batch_consumers(const struct mf_batch_options *o)
+{
+    mf_consumers set = 0;
+    for (int i = 0; i < o->n_consumers; i++)
+        set |= MF_CONSUMER_BIT(o->consumers[i]);
+    return set;
+}
+
+static const struct mf_option_syntax consumer = {add_consumer, print_consumer,
+                                                 "consumers, such as moefarm,aiter", NULL};
 
 /* ---- routing, regret ---- */
 
@@ -190,14 +217,17 @@ static const struct mf_batch_option table[] = {
                 "w2=LAYOUT\"",
      .expected = "common, free or \"w1=LAYOUT w2=LAYOUT\""},
     {.name = "consumer",
-     .type = MF_OPTION_NAME,
-     FIELD(consumer),
-     .names = consumers,
+     .type = MF_OPTION_LIST,
+     FIELD(n_consumers),
+     .min = 1,
+     .max = MF_CONSUMER_N_,
+     .syntax = &consumer,
      .initial = "moefarm",
-     .argument = "NAME",
-     .summary = "consumer of the table: moefarm, aiter (tunes the key that AITER computes from each row), "
-                "vllm, sglang "
-                "or any (ranks every pipeline, for display only)"},
+     .argument = "LIST",
+     .summary = "comma-separated consumers, each with its own ranking and table: moefarm, aiter (tunes the "
+                "key that AITER computes from each row), vllm, sglang, or any (ranks every pipeline, for "
+                "display only)",
+     .expected = "one or more of moefarm, aiter, vllm, sglang and any, separated by commas"},
     {.name = "aiter_bf16_fp8_moe_bound",
      .type = MF_OPTION_INT,
      FIELD(aiter_env.bf16_fp8_bound),

@@ -39,8 +39,10 @@ struct mf_batch_options {
     int64_t time_cap_ms; /* time limit per step */
     struct mf_routing routing;
     enum mf_search search;
-    /* MF_CONSUMER_AITER: tune the key that AITER's production lookup computes from a row */
-    enum mf_consumer consumer;
+    /* Consumers of the tables. MF_CONSUMER_AITER: also tune the key that AITER's production lookup computes
+     * from a row */
+    int n_consumers;
+    enum mf_consumer consumers[MF_CONSUMER_N_];
     struct mf_production_env
         aiter_env;    /* consumer=aiter: environment of the production that reads the table */
     bool layout_free; /* layout=free: each task may use its own weight layout */
@@ -122,5 +124,6 @@ struct mf_batch_option {
 #define MF_BATCH_N_OPTIONS_MAX 32
 /* All options, in the order in which the database stores them. */
 const struct mf_batch_option *mf_batch_option_table(size_t *ret_n);
+mf_consumers mf_batch_consumers(const struct mf_batch_options *o);
 /* Returns the text of the layout option: "common", "free" or "w1=… w2=…". */
 const char *mf_batch_layout(const struct mf_batch_options *o);

@@ -94,8 +94,7 @@ static void read_private(const struct mf_batch_option *o, const cJSON *json, str
 
 /* ---- names: every enum of an option is an unsigned int ---- */
 
-static_assert(sizeof(enum mf_search) == sizeof(unsigned) && sizeof(enum mf_promote) == sizeof(unsigned) &&
-                  sizeof(enum mf_consumer) == sizeof(unsigned),
+static_assert(sizeof(enum mf_search) == sizeof(unsigned) && sizeof(enum mf_promote) == sizeof(unsigned),
               "enums of options are unsigned");
 
 static int parse_name(const struct mf_batch_option *o, const char *text, struct mf_batch_options *ret)

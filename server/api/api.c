@@ -3,6 +3,7 @@
 
 #include "common/base/json.h"
 #include "common/base/text.h"
+#include "common/moe/consumer.h"
 #include "server/http/problem.h"
 #include "server/http/reader.h"
 #include "server/store/store_access.h"
@@ -73,6 +74,8 @@ static int check_enum(struct mf_request *r, const char *name, const char *const 
     return mf_refuse_at(&r->response, 400, name, "value", "%s: expected one of %s", name, all);
 }
 
+static const char *const consumers[] = {MF_CONSUMER_MAP(MF_NAMES_TEXT_, MF_CONSUMER_) NULL};
+
 int mf_api_tasks(void *reader, struct mf_request *r)
 {
     static const char *const states[] = {"waiting",   "enumerating", "probing", "ranking",   "racing",
@@ -95,23 +98,37 @@ int mf_api_shapes(void *reader, struct mf_request *r)
                        &list, "shapes");
 }
 
+/* Answers with what a consumer has of a task. */
+static int answer_consumer(void *reader, struct mf_request *r,
+                           int (*read)(struct mf_store *s, int64_t id, const char *consumer, cJSON **ret))
+{
+    cJSON *json = NULL;
+    int e = check_enum(r, "consumer", consumers);
+    if (e < 0)
+        return e;
+    e = read(store_of(reader), r->path_id[0], mf_request_query(r, "consumer"), &json);
+    return e < 0 ? refuse_read(r, e, "task") : mf_respond_json(&r->response, 200, json);
+}
+
 int mf_api_task(void *reader, struct mf_request *r)
 {
-    return answer_one(reader, r, mf_read_task, "task");
+    return answer_consumer(reader, r, mf_read_task);
 }
 
 int mf_api_pipelines(void *reader, struct mf_request *r)
 {
     struct mf_list list;
-    return answer_list(
-        r,
-        mf_read_pipelines(store_of(reader), r->path_id[0], mf_request_flag(r, "finalists"), &r->page, &list),
-        &list, "task");
+    int e = check_enum(r, "consumer", consumers);
+    if (e < 0)
+        return e;
+    e = mf_read_pipelines(store_of(reader), r->path_id[0], mf_request_query(r, "consumer"),
+                          mf_request_flag(r, "finalists"), &r->page, &list);
+    return answer_list(r, e, &list, "task");
 }
 
 int mf_api_race(void *reader, struct mf_request *r)
 {
-    return answer_one(reader, r, mf_read_race, "task");
+    return answer_consumer(reader, r, mf_read_race);
 }
 
 int mf_api_steps(void *reader, struct mf_request *r)

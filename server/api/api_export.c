@@ -20,20 +20,18 @@ static int make_table(struct mf_request *r, struct mf_store *s, const struct mf_
     return e < 0 ? mf_refuse_errno(&r->response, e, "build the table") : 0;
 }
 
-static int make(struct mf_request *r, struct mf_store *s, enum mf_consumer *ret_consumer,
-                struct mf_table **ret, cJSON **ret_left_out)
+static int make(struct mf_request *r, struct mf_store *s, struct mf_table_query *q, struct mf_table **ret,
+                cJSON **ret_left_out)
 {
-    struct mf_table_query q;
     enum mf_framework framework;
-    int e = mf_table_query_read(r, s, &q);
+    int e = mf_table_query_read(r, s, q);
     if (e < 0)
         return e;
-    if (mf_consumer_framework(q.options.consumer, &framework) == 0)
+    if (mf_consumer_framework(q->options.consumer, &framework) == 0)
         return mf_refuse_at(&r->response, 400, "consumer", "value",
                             "consumer: %s reads no CSV table; GET /api/v1/export/configs.json has its files",
                             mf_framework_title(framework));
-    *ret_consumer = q.options.consumer;
-    return make_table(r, s, &q.options, ret, ret_left_out);
+    return make_table(r, s, &q->options, ret, ret_left_out);
 }
 
 int mf_api_export(void *reader, struct mf_request *r)
@@ -41,13 +39,13 @@ int mf_api_export(void *reader, struct mf_request *r)
     struct mf_store *s = ((struct mf_reader *)reader)->store;
     _cleanup_(mf_table_freep) struct mf_table *table = NULL;
     _cleanup_(cJSON_Deletep) cJSON *left_out = NULL;
-    enum mf_consumer consumer;
+    struct mf_table_query q;
     char why[MF_REASON_MAX] = "", hash[MF_SHA256_TEXT_MAX];
     struct mf_response *p = &r->response;
-    int e = make(r, s, &consumer, &table, &left_out);
+    int e = make(r, s, &q, &table, &left_out);
     if (e < 0)
         return e;
-    e = mf_export_print(table, consumer, &p->body, why);
+    e = mf_export_print(table, &q.options, &p->body, why);
     if (e < 0)
         return mf_refuse(p, 500, "write the table: %s", why);
     mf_sha256_print(p->body.data, p->body.len, hash);
@@ -194,7 +192,7 @@ int mf_api_merge(void *reader, struct mf_request *r)
 {
     _cleanup_(mf_table_freep) struct mf_table *old = NULL, *fresh = NULL;
     _cleanup_(cJSON_Deletep) cJSON *left_out = NULL, *o = cJSON_CreateObject();
-    enum mf_consumer consumer;
+    struct mf_table_query q;
     char why[MF_REASON_MAX] = "";
     int e = mf_request_check_lines(r, "body", r->body.data, r->body.len, MF_REQUEST_LINES_MAX);
     if (e < 0)
@@ -204,7 +202,7 @@ int mf_api_merge(void *reader, struct mf_request *r)
         return mf_refuse_at(&r->response, 422, "body", "csv", "%s", why);
     if (e < 0)
         return mf_refuse_errno(&r->response, e, "read the table");
-    e = make(r, ((struct mf_reader *)reader)->store, &consumer, &fresh, &left_out);
+    e = make(r, ((struct mf_reader *)reader)->store, &q, &fresh, &left_out);
     if (e < 0 || (e = merge(r, old, fresh, o)) < 0)
         return e;
     cJSON_AddNumberToObject(o, "left_out", cJSON_GetArraySize(left_out));

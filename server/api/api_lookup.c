@@ -142,7 +142,7 @@ static int add_csv(const struct lookup *l, const struct mf_table_row *row, cJSON
     if (r == 0)
         r = mf_table_add(one, row);
     if (r == 0)
-        r = mf_export_print(one, l->query.options.consumer, &text, why);
+        r = mf_export_print(one, &l->query.options, &text, why);
     if (r == 0 && !cJSON_AddStringToObject(json, "csv", text.data))
         r = -ENOMEM;
     return r;

@@ -50,7 +50,8 @@ static int read_options(struct mf_request *r, struct mf_table_query *q)
 {
     struct mf_export_options *o = &q->options;
     const char *batch = mf_request_query(r, "batch"), *consumer = mf_request_query(r, "consumer");
-    *o = (struct mf_export_options){.simulated = mf_request_flag(r, "simulated")};
+    *o = (struct mf_export_options){.simulated = mf_request_flag(r, "simulated"),
+                                    .provenance = mf_request_flag(r, "provenance")};
     o->filter.gfx = mf_request_query(r, "gfx");
     o->filter.model = mf_request_query(r, "model");
     if (batch && mf_parse_i64(batch, 1, INT64_MAX, &o->filter.batch) < 0)
@@ -69,9 +70,11 @@ static int read_options(struct mf_request *r, struct mf_table_query *q)
 static int check_models(struct mf_store *s, const struct mf_export_options *o, struct mf_response *p)
 {
     char models[512];
-    if (o->filter.model)
+    struct mf_export_filter filter = o->filter;
+    filter.consumer = mf_consumer_name(o->consumer);
+    if (filter.model)
         return 0;
-    int r = mf_store_export_models(s, &o->filter, o->simulated, models, sizeof(models));
+    int r = mf_store_export_models(s, &filter, o->simulated, models, sizeof(models));
     if (r < 0)
         return mf_refuse_errno(p, r, "list the device models of a class");
     if (!models[0])

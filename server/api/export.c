@@ -19,6 +19,12 @@ struct export
     cJSON *left_out;
 };
 
+/* True if the table has moefarm's columns. */
+static bool has_own_columns(const struct mf_export_options *o)
+{
+    return o->consumer == MF_CONSUMER_MOEFARM || o->provenance;
+}
+
 int mf_export_leave_out(cJSON *list, const char *class, const char *model, const char *shape, double us,
                         const char *reason)
 {
@@ -260,7 +266,7 @@ static int add_config(const struct mf_export_config *c, void *data)
     fill_one_stage(c, one == two ? one : NULL, &row);
     row.ksplit = one->ksplit;
     mf_table_rates(&row.shape, c->us, &row.tflops, &row.bw);
-    if (x->options->consumer == MF_CONSUMER_MOEFARM)
+    if (has_own_columns(x->options))
         fill_own(c, provenance, &texts, &row);
     const char *formula = find_formula(&row);
     if (formula) {
@@ -290,10 +296,12 @@ int mf_export(struct mf_store *s, const struct mf_export_options *o, struct mf_t
     _cleanup_(cJSON_Deletep) cJSON *left_out = cJSON_CreateArray();
     int r = left_out ? mf_table_new("tuned_fmoe.csv", true, &table) : -ENOMEM;
     struct export x = {o, table, left_out};
+    struct mf_export_filter filter = o->filter;
+    filter.consumer = mf_consumer_name(o->consumer);
     if (r == 0)
-        r = mf_store_export(s, &o->filter, add_config, &x);
+        r = mf_store_export(s, &filter, add_config, &x);
     if (r >= 0)
-        r = mf_store_export_failed(s, &o->filter, add_failed, &x);
+        r = mf_store_export_failed(s, &filter, add_failed, &x);
     if (r < 0)
         return r;
     *ret = MF_TAKE(table);
@@ -301,8 +309,8 @@ int mf_export(struct mf_store *s, const struct mf_export_options *o, struct mf_t
     return 0;
 }
 
-int mf_export_print(const struct mf_table *t, enum mf_consumer consumer, struct mf_buf *out,
+int mf_export_print(const struct mf_table *t, const struct mf_export_options *o, struct mf_buf *out,
                     char why[MF_REASON_MAX])
 {
-    return mf_table_write(t, consumer == MF_CONSUMER_AITER ? MF_TABLE_AITER : MF_TABLE_ALL, out, why);
+    return mf_table_write(t, has_own_columns(o) ? MF_TABLE_ALL : MF_TABLE_AITER, out, why);
 }

@@ -89,7 +89,7 @@ static int add_ties(struct mf_store *s, const struct mf_export_config *c, cJSON 
 static int add_promotion(struct mf_store *s, const struct mf_export_config *c, cJSON *row)
 {
     char text[MF_EXPORT_PROMOTION_MAX];
-    int r = mf_store_export_promotion(s, c->task, text, sizeof(text));
+    int r = mf_store_export_promotion(s, c->task, c->consumer, text, sizeof(text));
     return r < 0 || cJSON_AddItemToObject(row, "promotion", parse(text)) ? r : -ENOMEM;
 }
 
@@ -287,7 +287,7 @@ static int write_table(struct freeze_context *f, const struct mf_export_options 
     int r = mf_export(f->store, o, &table, ret_left_out);
     if (r == 0 && f->work->n_rows == 0)
         return -ENODATA;
-    return r < 0 ? r : mf_export_print(table, o->consumer, &f->work->csv, why);
+    return r < 0 ? r : mf_export_print(table, o, &f->work->csv, why);
 }
 
 /* Writes the configuration files of vLLM or SGLang as one JSON object. */
@@ -308,10 +308,11 @@ static int gather(struct freeze_context *f, const struct mf_export_options *o, c
     enum mf_framework framework;
     options.on_row = add_config;
     options.data = f;
+    options.filter.consumer = mf_consumer_name(o->consumer);
     int r = mf_consumer_framework(o->consumer, &framework) == 0 ? write_configs(f, &options, ret_left_out)
                                                                 : write_table(f, &options, ret_left_out, why);
     if (r == 0)
-        r = mf_store_export_missing(f->store, &o->filter, add_missing, f);
+        r = mf_store_export_missing(f->store, &options.filter, add_missing, f);
     if (r < 0)
         return r;
     while (f->missing->child)

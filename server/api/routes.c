@@ -34,7 +34,17 @@ static const struct mf_parameter shapes_parameters[] = {
      "only tasks on this device class, such as gfx942/304, and shapes with such a task"},
     {NULL, MF_PARAM_TEXT, NULL},
 };
+#define CONSUMER_PARAMETER                                                                               \
+    {                                                                                                    \
+        "consumer", MF_PARAM_TEXT,                                                                       \
+            "moefarm, aiter, vllm, sglang or any (default: the first one that has a config of the task)" \
+    }
+static const struct mf_parameter task_parameters[] = {
+    CONSUMER_PARAMETER,
+    {NULL, MF_PARAM_TEXT, NULL},
+};
 static const struct mf_parameter pipelines_parameters[] = {
+    CONSUMER_PARAMETER,
     {"finalists", MF_PARAM_FLAG, "1 lists only pipelines that were raced"},
     {NULL, MF_PARAM_TEXT, NULL},
 };
@@ -63,9 +73,10 @@ static const struct mf_parameter revive_parameters[] = {
         {"gfx", MF_PARAM_TEXT, "only this GPU architecture, such as gfx942"},                           \
         {"layer_model", MF_PARAM_TEXT, "only this layer model: a shape's row without its token count"}, \
         {"simulated", MF_PARAM_FLAG, "1 includes results of simulated devices"},                        \
+        {"consumer", MF_PARAM_TEXT,                                                                     \
+         "consumer whose configs are exported: moefarm (default), aiter, vllm or sglang"},              \
     {                                                                                                   \
-        "consumer", MF_PARAM_TEXT,                                                                      \
-            "consumer: moefarm (default), aiter, vllm or sglang; only rows that it can dispatch"        \
+        "provenance", MF_PARAM_FLAG, "1 adds moefarm's columns to the table of another consumer"        \
     }
 static const struct mf_parameter export_parameters[] = {
     EXPORT_FILTERS,
@@ -192,15 +203,15 @@ static const struct mf_route routes[] = {
      "listShapes", "List all submitted shapes, each with its latest tasks of all batches (at most 256)",
      "ShapeDetail", JSON, {0}, {200}, shapes_parameters, true},
     {"GET", "/api/v1/tasks/{id}", MF_ROLE_READ, READER(mf_api_task),
-     "getTask", "Get a task and its config",
-     "TaskDetail", JSON, {0}, {200}, NULL, false},
+     "getTask", "Get a task and the configs of its consumers",
+     "TaskDetail", JSON, {0}, {200}, task_parameters, false},
     {"GET", "/api/v1/tasks/{id}/pipelines", MF_ROLE_READ, READER(mf_api_pipelines),
      "listPipelines",
      "List the ranked pipelines of a task: raced ones by measured time, then the others by forecast",
      "Pipeline", JSON, {0}, {200}, pipelines_parameters, true},
     {"GET", "/api/v1/tasks/{id}/race", MF_ROLE_READ, READER(mf_api_race),
      "getRace", "Get the race of a task: samples of each finalist by round",
-     "Race", JSON, {0}, {200}, NULL, false},
+     "Race", JSON, {0}, {200}, task_parameters, false},
     {"GET", "/api/v1/tasks/{id}/steps", MF_ROLE_READ, READER(mf_api_steps),
      "listSteps", "List the steps of a task, with their results",
      "Step", JSON, {0}, {200}, steps_parameters, true},

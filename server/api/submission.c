@@ -26,6 +26,7 @@ void mf_submission_work_free(void *p)
     if (!w)
         return;
     free(w->shapes);
+    free(w->aiter_keys);
     free(w->known);
     mf_table_free(w->baseline);
     cJSON_Delete(w->errors);
@@ -57,18 +58,27 @@ int mf_submission_error(struct mf_submission_work *w, const char *at, const char
     return add_error(w, &(struct row_error){0, at, code, message});
 }
 
-/* For consumer aiter: replaces a shape by the key that production looks up, and reports the change in the
- * list of errors. */
+/* For consumer aiter: replaces a shape by the key that production looks up, or adds the key if the batch has
+ * other consumers too. Reports the change in the list of errors. */
 static int use_production_key(struct mf_submission_work *w, struct mf_shape *shape, int64_t line,
                               const char *at)
 {
+    const mf_consumers all = mf_batch_consumers(&w->submission.options);
+    const mf_consumers aiter = MF_CONSUMER_BIT(MF_CONSUMER_AITER);
     struct mf_shape key;
     char why[256] = "", message[320];
-    if (w->submission.options.consumer != MF_CONSUMER_AITER ||
+    if (!(all & aiter) ||
         mf_production_row(shape, &w->submission.options.aiter_env, &key, why, sizeof(why)) == 0)
         return 0;
-    *shape = key;
-    mf_format(message, sizeof(message), "%s; tuning that key instead", why);
+    int r = mf_array_grow(&w->aiter_keys, w->n_aiter_keys, &w->cap_aiter_keys, sizeof(key));
+    if (r < 0)
+        return r;
+    if (all == aiter)
+        *shape = key;
+    else
+        w->aiter_keys[w->n_aiter_keys++] = key;
+    mf_format(message, sizeof(message), "%s; tuning that key %s", why,
+              all == aiter ? "instead" : "for AITER, and this one for the other consumers");
     return add_error(w, &(struct row_error){line, at, "production_key", message});
 }
 
@@ -416,6 +426,36 @@ static int drop_unroutable(struct mf_submission_work *w)
     return 0;
 }
 
+static int compare_shapes(const void *a, const void *b)
+{
+    return mf_shape_compare(a, b);
+}
+
+/* Appends AITER's keys that were not submitted themselves to the shapes. Keeps only these in aiter_keys,
+ * sorted. */
+static int add_aiter_keys(struct mf_submission_work *w)
+{
+    size_t n = w->submission.n_shapes, kept = 0;
+    _cleanup_(mf_freep) struct mf_shape *sorted = calloc(n + 1, sizeof(*sorted));
+    int r = sorted ? 0 : -ENOMEM;
+    if (r < 0 || w->n_aiter_keys == 0)
+        return r;
+    for (size_t i = 0; i < n; i++)
+        sorted[i] = w->shapes[i];
+    qsort(sorted, n, sizeof(*sorted), compare_shapes);
+    qsort(w->aiter_keys, w->n_aiter_keys, sizeof(*w->aiter_keys), compare_shapes);
+    for (size_t i = 0; r == 0 && i < w->n_aiter_keys; i++) {
+        const struct mf_shape *key = &w->aiter_keys[i];
+        if ((kept > 0 && mf_shape_equal(key, &w->aiter_keys[kept - 1])) ||
+            bsearch(key, sorted, n, sizeof(*sorted), compare_shapes))
+            continue;
+        r = add_shape(w, key);
+        w->aiter_keys[kept++] = *key;
+    }
+    w->n_aiter_keys = kept;
+    return r;
+}
+
 /* Adds an entry with the number of errors that are not listed. */
 static int report_unlisted(struct mf_submission_work *w)
 {
@@ -432,7 +472,9 @@ static int report_unlisted(struct mf_submission_work *w)
 
 static int check_rows(struct mf_submission_work *w, struct mf_request *r)
 {
-    int e = drop_unroutable(w);
+    int e = add_aiter_keys(w);
+    if (e == 0)
+        e = drop_unroutable(w);
     if (e < 0)
         return mf_refuse_errno(&r->response, e, "check the routing");
     if (w->submission.n_shapes > MF_SUBMISSION_SHAPES_MAX)
@@ -504,6 +546,8 @@ int mf_api_submit_read(void *reader, struct mf_request *r)
     w->submission.idempotency_key = w->key;
     w->submission.body_hash = w->hash;
     w->submission.shapes = w->shapes;
+    w->submission.aiter_keys = w->aiter_keys;
+    w->submission.n_aiter_keys = w->n_aiter_keys;
     w->submission.errors = w->errors;
     w->submission.unknown_columns = w->unknown_columns;
     mf_buf_release(&r->body);

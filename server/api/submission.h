@@ -22,6 +22,8 @@ struct mf_submission_work {
     char hash[65];
     struct mf_shape *shapes;
     size_t cap;
+    struct mf_shape *aiter_keys;
+    size_t n_aiter_keys, cap_aiter_keys;
     struct mf_table *baseline; /* NULL: no baseline */
     struct mf_known_row *known;
     bool promote_given, min_effect_given;

@@ -1,4 +1,4 @@
-/* Makes the config of a task from the winner of its race. */
+/* Makes the config of a task for a consumer from the winner of its race. */
 #include "server/farm/farm_private.h"
 
 #include "common/base/json.h"
@@ -72,9 +72,10 @@ static cJSON *read_ties(const struct mf_lease *l, int group, int64_t winner, con
     return ties;
 }
 
-static char *print_provenance(struct mf_farm *f, const struct mf_task *g, int64_t worker, const char *method)
+static char *print_provenance(struct mf_farm *f, const struct mf_task *g, const struct mf_lease *lease,
+                              const char *method)
 {
-    const struct mf_slot *slot = mf_slots_by_id(&f->slots, worker);
+    const struct mf_slot *slot = mf_slots_by_id(&f->slots, lease->worker);
     const struct mf_batch_options *o = &g->batch->options;
     char routing[MF_ROUTING_TEXT_MAX];
     _cleanup_(cJSON_Deletep) cJSON *json = slot ? cJSON_Parse(slot->provenance) : cJSON_CreateObject();
@@ -84,6 +85,7 @@ static char *print_provenance(struct mf_farm *f, const struct mf_task *g, int64_
     cJSON_AddStringToObject(json, "search", mf_search_name(o->search));
     cJSON_AddStringToObject(json, "layout", mf_batch_layout(o));
     cJSON_AddStringToObject(json, "method", method);
+    cJSON_AddStringToObject(json, "consumer", mf_consumer_name(lease->consumer));
     mf_json_add_i64(json, "batch", g->batch->id);
     return mf_json_print(json);
 }
@@ -121,13 +123,13 @@ static int add_revisions(struct mf_farm *f, const char *steps, cJSON *provenance
 
 /* Completes the provenance with the revisions of the pipeline's families and, if a layout has been chosen for
  * the layer model, with the rule that chose it and the reason. */
-static int complete_provenance(struct mf_farm *f, const struct mf_task *g, const char *provenance,
-                               const char *steps, char **ret)
+static int complete_provenance(struct mf_farm *f, const struct mf_task *g, enum mf_consumer c,
+                               const char *provenance, const char *steps, char **ret)
 {
     _cleanup_(mf_freep) char *body = NULL;
     const char *by = "", *reason = "";
     const cJSON *item;
-    int r = mf_store_layout_body(f->store, g->batch->id, g->class_id, g->layer_model, &body);
+    int r = mf_store_layout_body(f->store, g->batch->id, g->class_id, g->layer_model, c, &body);
     if (r < 0)
         return r;
     _cleanup_(cJSON_Deletep) cJSON *json = cJSON_Parse(provenance);
@@ -154,6 +156,7 @@ static int add_config_event(struct mf_farm *f, const struct mf_task *g, const st
     cJSON *body = cJSON_CreateObject();
     mf_json_add_i64(body, "batch", g->batch->id);
     mf_json_add_i64(body, "task", g->id);
+    cJSON_AddStringToObject(body, "consumer", mf_consumer_name(row->consumer));
     cJSON_AddNumberToObject(body, "us", row->reported.us);
     cJSON_AddStringToObject(body, "winner", names);
     mf_json_add_i64(body, "pipeline", row->pipeline);
@@ -287,6 +290,7 @@ int mf_config_win(struct mf_farm *f, struct mf_task *g, const struct mf_lease *l
     bool is_named = named == racers[i].pipeline;
     struct mf_win w = {
         .pipeline = racers[i].pipeline,
+        .consumer = lease->consumer,
         .reported = {
             .us = items[i]->us, .mad = items[i]->mad, .n = (int64_t)items[i]->n, .tries = 1, .unstable = ""}};
     int r = is_named ? use_rerun(outcome, items[i]->n_fresh, &w) : 0;
@@ -294,7 +298,7 @@ int mf_config_win(struct mf_farm *f, struct mf_task *g, const struct mf_lease *l
         return r;
     _cleanup_(cJSON_Deletep) cJSON *ties = read_ties(lease, group, w.pipeline, is_named ? outcome : NULL);
     w.ties = ties ? mf_json_print(ties) : NULL;
-    w.provenance = print_provenance(f, g, lease->worker, "race");
+    w.provenance = print_provenance(f, g, lease, "race");
     if (!w.ties || !w.provenance) {
         mf_win_release(&w);
         return -ENOMEM;
@@ -312,10 +316,11 @@ int mf_config_write(struct mf_farm *f, struct mf_task *g, const struct mf_win *w
     _cleanup_(mf_freep) char *provenance = NULL;
     int r = mf_store_pipeline_get(f->store, w->pipeline, &p);
     if (r == 0)
-        r = complete_provenance(f, g, w->provenance, p.steps, &provenance);
+        r = complete_provenance(f, g, w->consumer, w->provenance, p.steps, &provenance);
     if (r == 0)
         r = split_pipeline(f, g, p.steps, &split);
     struct mf_config_row row = {.task = g->id,
+                                .consumer = w->consumer,
                                 .shape = g->shape_id,
                                 .class = g->class_id,
                                 .model = g->model,
@@ -335,8 +340,8 @@ int mf_config_write(struct mf_farm *f, struct mf_task *g, const struct mf_win *w
     return r;
 }
 
-int mf_config_set_known_row(struct mf_farm *f, struct mf_task *g, int64_t worker, int64_t pipeline,
-                            const struct mf_reported *time, int64_t tie)
+int mf_config_set_known_row(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease,
+                            int64_t pipeline, const struct mf_reported *time, int64_t tie)
 {
     struct mf_pipeline p = {0};
     struct split split = {0};
@@ -344,14 +349,15 @@ int mf_config_set_known_row(struct mf_farm *f, struct mf_task *g, int64_t worker
     mf_buf_init(&split.names, 16u << 10);
     if (tie)
         mf_format(ties, sizeof(ties), "[%" PRId64 "]", tie);
-    _cleanup_(mf_freep) char *compared = print_provenance(f, g, worker, "compare");
+    _cleanup_(mf_freep) char *compared = print_provenance(f, g, lease, "compare");
     _cleanup_(mf_freep) char *provenance = NULL;
     int r = compared ? mf_store_pipeline_get(f->store, pipeline, &p) : -ENOMEM;
     if (r == 0)
-        r = complete_provenance(f, g, compared, p.steps, &provenance);
+        r = complete_provenance(f, g, lease->consumer, compared, p.steps, &provenance);
     if (r == 0)
         r = split_pipeline(f, g, p.steps, &split);
     struct mf_config_row row = {.task = g->id,
+                                .consumer = lease->consumer,
                                 .pipeline = pipeline,
                                 .reported = *time,
                                 .err1 = split.err1,
@@ -376,7 +382,8 @@ int mf_config_set_time(struct mf_farm *f, struct mf_task *g, const struct mf_win
     int r = mf_store_pipeline_get(f->store, w->pipeline, &p);
     if (r == 0)
         r = split_pipeline(f, g, p.steps, &split);
-    struct mf_config_row row = {.task = g->id, .pipeline = w->pipeline, .reported = w->reported};
+    struct mf_config_row row = {
+        .task = g->id, .consumer = w->consumer, .pipeline = w->pipeline, .reported = w->reported};
     int64_t n_ties = 0;
     divide_time(&split, &row);
     if (r == 0)

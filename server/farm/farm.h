@@ -29,6 +29,9 @@ struct mf_submission {
     struct mf_batch_options options;
     const struct mf_shape *shapes;
     size_t n_shapes; /* number of valid shapes, without duplicates */
+    /* sorted: shapes that were not submitted, but are AITER's keys of submitted shapes; also in `shapes` */
+    const struct mf_shape *aiter_keys;
+    size_t n_aiter_keys;
     const struct mf_known_row *known;
     size_t n_known;
     const cJSON *errors;          /* array of {line, at, code, message} for invalid rows; for the receipt */

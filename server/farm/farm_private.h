@@ -64,10 +64,12 @@ struct mf_task {
     char row[MF_SHAPE_TEXT_MAX];
     char layer_model[MF_SHAPE_TEXT_MAX];
     int64_t n_steps, n_measured;
+    mf_consumers consumers;    /* consumers that the task serves */
+    mf_consumers lost;         /* those of them that get no config */
     int64_t open_units;        /* number of units that are ready or leased */
     struct mf_best_times best; /* best times of results with status ok */
-    /* kept from the ranking of the task until the layout of its layer model is chosen */
-    struct mf_forecast *forecast;
+    /* per consumer; kept from the ranking of the task until the layout of its layer model is chosen */
+    struct mf_forecast *forecasts[MF_CONSUMER_N_];
     struct mf_ranking *ranking; /* the search for pipelines in progress (rank.c) */
     bool to_rank;               /* true: listed in mf_farm.to_rank */
     bool dirty;                 /* true: counters must be written */
@@ -103,8 +105,9 @@ struct mf_lease {
     int64_t unit, attempt, epoch;
     enum mf_unit_kind kind;
     struct mf_task *task;
-    int64_t enumeration; /* unit of kind enumerate: the enumeration to complete */
-    int64_t families;    /* set of families that the unit needs */
+    int64_t enumeration;       /* unit of kind enumerate: the enumeration to complete */
+    int64_t families;          /* set of families that the unit needs */
+    enum mf_consumer consumer; /* of a race, rerun or comparison */
     int64_t worker;
     struct mf_slot *slot; /* NULL after a restart, until its worker sends HELLO */
     int64_t deadline_ms;  /* monotonic */
@@ -239,33 +242,37 @@ void mf_farm_answer(struct mf_farm *f, struct mf_request *request);
 /* ---- task.c (has the state diagram of tasks) ---- */
 int mf_task_get(struct mf_farm *f, int64_t id, struct mf_task **ret);
 struct mf_task *mf_task_free(struct mf_task *g);
-void mf_task_drop_forecast(struct mf_task *g);
+void mf_task_drop_forecast(struct mf_task *g, enum mf_consumer c);
+/* The consumers that have a config or may get one. */
+mf_consumers mf_task_live_consumers(const struct mf_task *g);
 /* Starts a slice of the waiting tasks. */
 int mf_tasks_wake(struct mf_farm *f);
 bool mf_tasks_are_waking(const struct mf_farm *f);
 /* Call when an enumeration has ended. failure: reason why the enumeration failed; NULL: it is complete. */
 int mf_tasks_enumerated(struct mf_farm *f, int64_t enumeration, const char *failure);
 int mf_task_probed(struct mf_farm *f, struct mf_task *g);
-int mf_task_race(struct mf_farm *f, struct mf_task *g, const char *unit_body);
+int mf_task_race(struct mf_farm *f, struct mf_task *g, enum mf_consumer c, const char *unit_body);
 int mf_task_raced(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease, const cJSON *race);
-/* Call when a pipeline has won the task's race. */
+/* Call when a pipeline has won a race of the task. */
 int mf_task_won(struct mf_farm *f, struct mf_task *g, const struct mf_win *w);
 /* Adds a unit that compares two pipelines of the task. The worker avoid_worker (0: none) runs the unit only
  * if no other worker can. */
 int mf_task_compare(struct mf_farm *f, struct mf_task *g, const char *unit_body, int64_t avoid_worker);
 int mf_task_compared(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease);
-/* Call when the final config of the task is known. */
-int mf_task_decided(struct mf_farm *f, struct mf_task *g);
+/* Call when the final config of a consumer is known. */
+int mf_task_decided(struct mf_farm *f, struct mf_task *g, enum mf_consumer c);
 /* Call when a regret race has ended. race NULL: the race has no outcome, and `reason` says why. */
 int mf_task_regret_done(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease, const cJSON *race,
                         const char *reason);
-/* Adds a unit that measures the config's pipeline again. */
+/* Adds a unit that measures a config's pipeline again. */
 int mf_task_rerun(struct mf_farm *f, struct mf_task *g, const char *unit_body);
 /* Call when such a unit has ended. race NULL: it has no outcome, and `reason` says why. */
 int mf_task_rerun_done(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease, const cJSON *race,
                        const char *reason);
-/* Ends a task that has its final config. */
+/* Ends a task that has its final configs. */
 int mf_task_end(struct mf_farm *f, struct mf_task *g);
+/* Call when a consumer gets no config. The task fails if it is the last one. */
+int mf_task_lose(struct mf_farm *f, struct mf_task *g, enum mf_consumer c, const char *reason);
 int mf_task_fail(struct mf_farm *f, struct mf_task *g, const char *reason);
 int mf_task_cancel(struct mf_farm *f, struct mf_task *g);
 /* Call when a step has its deciding result. covers: mf_lease_item_rivals. */
@@ -309,26 +316,31 @@ int mf_families_print_missing(struct mf_farm *f, int64_t class_id, const struct 
 /* ---- rank.c ---- */
 /* Lists the task, which has state `ranking`, for mf_rank_continue. */
 int mf_rank_task(struct mf_farm *f, struct mf_task *g);
-/* Searches the pipelines of the listed tasks, for one slice. If a task has none, it fails with the reason. */
+/* Searches the pipelines of the listed tasks, for one slice. A consumer without a pipeline loses the task. */
 int mf_rank_continue(struct mf_farm *f);
+/* True if the pipelines of each consumer that may get a config are ranked. */
+bool mf_rank_is_complete(const struct mf_task *g);
 struct mf_ranking *mf_ranking_free(struct mf_ranking *k);
-/* Stores the task's pipelines and starts a race of the finalists of these layouts. n 0: the finalists are
+/* Stores the consumer's pipelines and starts a race of the finalists of these layouts. n 0: the finalists are
  * selected over all layouts together. */
-int mf_rank_race(struct mf_farm *f, struct mf_task *g, const char *const *layouts, size_t n);
+int mf_rank_race(struct mf_farm *f, struct mf_task *g, enum mf_consumer c, const char *const *layouts,
+                 size_t n);
 
 /* ---- ladder.c ---- */
-/* Finds the layouts that a layer model may use and starts its races, once all its tasks are ranked. */
+/* Finds the layouts that a layer model may use for each consumer, and starts its races, once all its tasks
+ * are ranked. */
 int mf_ladder_rank(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const char *layer_model);
 /* Call when a task's race over several layouts has ended. Returns 1, or 0 if no pipeline survived. */
 int mf_ladder_raced(struct mf_farm *f, struct mf_task *g, const struct mf_lease *l, const cJSON *race);
-/* Chooses one of the layouts that a layer model's tasks raced over, once all its tasks have raced. */
+/* Chooses one of the layouts that a layer model's tasks raced over, for each consumer whose races have all
+ * ended. */
 int mf_ladder_choose_layout(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const char *layer_model);
 
 /* ---- order.c ---- */
 /* Ends the tasks of a layer model that have their final config, those with the most tokens first, if their
  * times are in order. Call when a task of the layer model may end or has ended; then call mf_batch_check. */
 int mf_order_end_tasks(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const char *layer_model);
-/* Applies the outcome of a rerun unit to the task's config. As mf_task_rerun_done. */
+/* Applies the outcome of a rerun unit to its config. As mf_task_rerun_done. */
 int mf_order_rerun_done(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease, const cJSON *race,
                         const char *reason);
 
@@ -336,6 +348,7 @@ int mf_order_rerun_done(struct mf_farm *f, struct mf_task *g, const struct mf_le
 /* The winner of a race, from which a config is made. */
 struct mf_win {
     int64_t pipeline;
+    enum mf_consumer consumer;
     struct mf_reported reported;
     char *unstable;          /* holds reported.unstable; NULL: "" */
     char *ties, *provenance; /* JSON texts for the columns of table config */
@@ -347,12 +360,12 @@ int mf_config_win(struct mf_farm *f, struct mf_task *g, const struct mf_lease *l
 /* Stores the times of the lease's pipelines in the race (server/choose/race_times.h). */
 int mf_config_race_times(struct mf_farm *f, const struct mf_lease *lease, const cJSON *race);
 int mf_config_write(struct mf_farm *f, struct mf_task *g, const struct mf_win *w);
-/* Replaces the config of the task by the known row: one of the task's pipelines, with the time from a
- * comparison on `worker`. tie: pipeline that is statistically tied with the known row; 0: none. */
-int mf_config_set_known_row(struct mf_farm *f, struct mf_task *g, int64_t worker, int64_t pipeline,
-                            const struct mf_reported *time, int64_t tie);
-/* Replaces the time of the task's config, which must be of pipeline w->pipeline, by that of w. Ties and the
- * rest of the config stay. */
+/* Replaces the config of the lease's consumer by the known row: one of its pipelines, with the time from the
+ * lease's comparison. tie: pipeline that is statistically tied with the known row; 0: none. */
+int mf_config_set_known_row(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease,
+                            int64_t pipeline, const struct mf_reported *time, int64_t tie);
+/* Replaces the time of the consumer's config, which must be of pipeline w->pipeline, by that of w. Ties and
+ * the rest of the config stay. */
 int mf_config_set_time(struct mf_farm *f, struct mf_task *g, const struct mf_win *w);
 
 /* ---- unit.c (has the state diagram of units) ---- */

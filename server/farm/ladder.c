@@ -1,4 +1,4 @@
-/* Chooses one weight layout for each layer model.
+/* Chooses one weight layout for each layer model and consumer.
  *
  * Production stores a layer's weights once, so the layout is chosen over the whole ladder: all token counts
  * of the layer model. No task races before the last task of its layer model is probed. With layout=free each
@@ -27,8 +27,9 @@
 
 #define LAYOUTS_MAX 64
 
-/* Layouts of a layer model, sorted by mf_layout_compare; layouts to race come first. */
+/* Layouts of a layer model for a consumer, sorted by mf_layout_compare; layouts to race come first. */
 struct ladder {
+    enum mf_consumer consumer;
     struct mf_layout_sum layouts[LAYOUTS_MAX];
     size_t n;
     size_t chosen;  /* index of the chosen layout; 0 while the layouts race */
@@ -62,7 +63,7 @@ static struct mf_layout_sum *find_or_add(struct ladder *l, const char *text)
 static void list_layouts(struct mf_task **tasks, size_t n_tasks, struct ladder *l)
 {
     for (size_t g = 0; g < n_tasks; g++) {
-        const struct mf_forecast *fc = tasks[g]->forecast;
+        const struct mf_forecast *fc = tasks[g]->forecasts[l->consumer];
         for (size_t k = 0; k < fc->n_layouts; k++) {
             struct mf_layout_sum *sum = find_or_add(l, fc->layouts[k].text);
             if (!sum)
@@ -103,7 +104,7 @@ static int prefer_known(struct mf_farm *f, struct mf_task **tasks, size_t n, str
 {
     char known[MF_PATH_LAYOUT_MAX] = "", one[MF_PATH_LAYOUT_MAX];
     for (size_t i = 0; i < n; i++) {
-        int r = mf_promote_layout(f, tasks[i], one);
+        int r = mf_promote_layout(f, tasks[i], l->consumer, one);
         if (r < 0)
             return r;
         if (r > 0 && *known && strcmp(known, one) != 0)
@@ -173,6 +174,7 @@ static int record(struct mf_farm *f, const struct mf_task *of, const struct ladd
         return -ENOMEM;
     struct mf_layout_row row = {.batch = of->batch->id,
                                 .class = of->class_id,
+                                .consumer = l->consumer,
                                 .layer_model = of->layer_model,
                                 .layout = is_free ? "free" : chosen->text,
                                 .body = body,
@@ -181,17 +183,17 @@ static int record(struct mf_farm *f, const struct mf_task *of, const struct ladd
 }
 
 /* Reads the choice that record() wrote before the races. */
-static int read_record(struct mf_farm *f, const struct mf_task *of, struct ladder *ret)
+static int read_record(struct mf_farm *f, const struct mf_task *of, enum mf_consumer c, struct ladder *ret)
 {
     _cleanup_(mf_freep) char *body = NULL;
     const cJSON *item;
-    int r = mf_store_layout_body(f->store, of->batch->id, of->class_id, of->layer_model, &body);
+    int r = mf_store_layout_body(f->store, of->batch->id, of->class_id, of->layer_model, c, &body);
     if (r <= 0)
         return r < 0 ? r : -ENODATA;
     _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(body, strlen(body), strlen(body));
     if (!json)
         return -ENOMEM;
-    *ret = (struct ladder){.by = "race"};
+    *ret = (struct ladder){.consumer = c, .by = "race"};
     cJSON_ArrayForEach (item, mf_json_array(json, "layouts")) {
         const char *text;
         int64_t n_tasks = 0;
@@ -208,7 +210,7 @@ static int read_record(struct mf_farm *f, const struct mf_task *of, struct ladde
 
 /* ---- all are ranked ---- */
 
-/* Loads the tasks in state `ranking`. *ret_n is 0 if a task has no forecast yet. Such tasks are ranked
+/* Loads the tasks in state `ranking`. *ret_n is 0 if a task is not ranked yet. Such tasks are ranked
  * (again: a restart loses the forecasts), and then this ladder is ranked again. */
 static int load_tasks(struct mf_farm *f, const struct mf_ids *ids, struct mf_task **tasks, size_t *ret_n)
 {
@@ -216,7 +218,7 @@ static int load_tasks(struct mf_farm *f, const struct mf_ids *ids, struct mf_tas
     for (size_t i = 0; i < ids->n; i++) {
         struct mf_task *g;
         int r = mf_task_get(f, ids->all[i], &g);
-        if (r == 0 && !g->forecast) {
+        if (r == 0 && !mf_rank_is_complete(g)) {
             n_unranked++;
             r = mf_rank_task(f, g);
         }
@@ -228,11 +230,11 @@ static int load_tasks(struct mf_farm *f, const struct mf_ids *ids, struct mf_tas
     return 0;
 }
 
-static int choose(struct mf_farm *f, struct mf_task **tasks, size_t n)
+static int choose(struct mf_farm *f, struct mf_task **tasks, size_t n, enum mf_consumer c)
 {
     const struct mf_batch_options *o = &tasks[0]->batch->options;
     const char *in[MF_LAYOUTS_RACED_MAX];
-    struct ladder l = {.by = "forecast"};
+    struct ladder l = {.consumer = c, .by = "forecast"};
     size_t n_in = 1;
     int r = 0;
     list_layouts(tasks, n, &l);
@@ -254,13 +256,29 @@ static int choose(struct mf_farm *f, struct mf_task **tasks, size_t n)
     if (l.pending)
         l.by = "race";
     for (size_t i = 0; i < n; i++) {
-        if (o->layout_free || mf_forecast_find(tasks[i]->forecast, in[0]))
-            l.free_us += mf_forecast_best_us(tasks[i]->forecast);
+        if (o->layout_free || mf_forecast_find(tasks[i]->forecasts[c], in[0]))
+            l.free_us += mf_forecast_best_us(tasks[i]->forecasts[c]);
     }
     r = record(f, tasks[0], &l);
     /* Tasks end in this order, because times are judged against those of more tokens (order.c) */
     for (size_t i = n; r == 0 && i-- > 0;)
-        r = mf_rank_race(f, tasks[i], in, o->layout_free ? 0 : n_in);
+        r = mf_rank_race(f, tasks[i], c, in, o->layout_free ? 0 : n_in);
+    return r;
+}
+
+/* Chooses layouts and starts the races for each consumer of the tasks. */
+static int choose_each(struct mf_farm *f, struct mf_task **tasks, size_t n)
+{
+    _cleanup_(mf_freep) struct mf_task **of = calloc(n, sizeof(struct mf_task *));
+    int r = of ? 0 : -ENOMEM;
+    for (enum mf_consumer c = 0; r == 0 && c < MF_CONSUMER_N_; c++) {
+        size_t n_of = 0;
+        for (size_t i = 0; i < n; i++) {
+            if (tasks[i]->forecasts[c])
+                of[n_of++] = tasks[i];
+        }
+        r = n_of > 0 ? choose(f, of, n_of, c) : 0;
+    }
     return r;
 }
 
@@ -278,7 +296,7 @@ int mf_ladder_rank(struct mf_farm *f, struct mf_batch *b, int64_t class_id, cons
         _cleanup_(mf_freep) struct mf_task **tasks = calloc(ids.n, sizeof(struct mf_task *));
         r = tasks ? load_tasks(f, &ids, tasks, &n) : -ENOMEM;
         if (r == 0 && n > 0)
-            r = choose(f, tasks, n);
+            r = choose_each(f, tasks, n);
         mf_fault_at(MF_FAULT_LAYER_RANKED);
     }
     mf_ids_release(&ids);
@@ -296,6 +314,7 @@ static int keep_win(struct mf_farm *f, const struct mf_task *g, const struct mf_
         return r;
     struct mf_layout_race_row row = {.task = g->id,
                                      .pipeline = w->pipeline,
+                                     .consumer = w->consumer,
                                      .layout = p.layout,
                                      .ties = w->ties,
                                      .provenance = w->provenance,
@@ -352,6 +371,7 @@ static int take_win(void *context, const struct mf_layout_race_row *row)
     if (strcmp(row->layout, o->layout) != 0)
         return 0;
     o->win = (struct mf_win){.pipeline = row->pipeline,
+                             .consumer = row->consumer,
                              .reported = row->reported,
                              .unstable = strdup(row->reported.unstable),
                              .ties = strdup(row->ties),
@@ -360,17 +380,17 @@ static int take_win(void *context, const struct mf_layout_race_row *row)
     return o->win.unstable && o->win.ties && o->win.provenance ? 0 : -ENOMEM;
 }
 
-static int end_race(struct mf_farm *f, struct mf_task *g, const char *layout)
+static int end_race(struct mf_farm *f, struct mf_task *g, enum mf_consumer c, const char *layout)
 {
     struct of_layout o = {.layout = layout};
     char reason[MF_REASON_MAX];
-    int r = mf_store_layout_races_each(f->store, g->id, take_win, &o);
+    int r = mf_store_layout_races_each(f->store, g->id, c, take_win, &o);
     if (r == 0 && !o.win.pipeline) {
         mf_format(reason, sizeof(reason),
                   "no pipeline in %s, the weight layout of its layer model, survived the race; "
                   "see their results",
                   layout);
-        r = mf_task_fail(f, g, reason);
+        r = mf_task_lose(f, g, c, reason);
     } else if (r == 0) {
         r = mf_task_won(f, g, &o.win);
     }
@@ -378,13 +398,13 @@ static int end_race(struct mf_farm *f, struct mf_task *g, const char *layout)
     return r;
 }
 
-static int settle(struct mf_farm *f, struct mf_task **tasks, size_t n)
+static int settle(struct mf_farm *f, struct mf_task **tasks, size_t n, enum mf_consumer c)
 {
     struct ladder l;
-    int r = read_record(f, tasks[0], &l);
+    int r = read_record(f, tasks[0], c, &l);
     for (size_t i = 0; r == 0 && i < n; i++) {
         struct sums s = {.ladder = &l, .least_us = INFINITY};
-        r = mf_store_layout_races_each(f->store, tasks[i]->id, add_raced, &s);
+        r = mf_store_layout_races_each(f->store, tasks[i]->id, c, add_raced, &s);
         l.free_us += s.least_us;
     }
     if (r < 0)
@@ -393,28 +413,40 @@ static int settle(struct mf_farm *f, struct mf_task **tasks, size_t n)
     r = record(f, tasks[0], &l);
     mf_fault_at(MF_FAULT_LAYOUT_SETTLED);
     for (size_t i = 0; r == 0 && i < n; i++)
-        r = end_race(f, tasks[i], l.layouts[l.chosen].text);
+        r = end_race(f, tasks[i], c, l.layouts[l.chosen].text);
     return r;
 }
 
-int mf_ladder_choose_layout(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const char *layer_model)
+static int choose_raced(struct mf_farm *f, const struct mf_batch *b, int64_t class_id,
+                        const char *layer_model, enum mf_consumer c)
 {
     struct mf_ids ids = {0};
     int64_t n_pending = 0;
-    /* Prevents recursion, because a task that fails below, or during ranking, calls this function again */
-    if (f->ranking)
-        return 0;
-    f->ranking = true;
-    int r = mf_store_tasks_raced(f->store, b->id, class_id, layer_model, &ids, &n_pending);
+    int r = mf_store_tasks_raced(f->store, b->id, class_id, layer_model, c, &ids, &n_pending);
     if (r == 0 && n_pending == 0 && ids.n > 0) {
         _cleanup_(mf_freep) struct mf_task **tasks = calloc(ids.n, sizeof(struct mf_task *));
         r = tasks ? 0 : -ENOMEM;
         for (size_t i = 0; r == 0 && i < ids.n; i++)
             r = mf_task_get(f, ids.all[i], &tasks[i]);
         if (r == 0)
-            r = settle(f, tasks, ids.n);
+            r = settle(f, tasks, ids.n, c);
     }
     mf_ids_release(&ids);
+    return r;
+}
+
+int mf_ladder_choose_layout(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const char *layer_model)
+{
+    const mf_consumers consumers = mf_batch_consumers(&b->options);
+    int r = 0;
+    /* Prevents recursion, because a task that fails below, or during ranking, calls this function again */
+    if (f->ranking)
+        return 0;
+    f->ranking = true;
+    for (enum mf_consumer c = 0; r == 0 && c < MF_CONSUMER_N_; c++) {
+        if (consumers & MF_CONSUMER_BIT(c))
+            r = choose_raced(f, b, class_id, layer_model, c);
+    }
     f->ranking = false;
     return r;
 }

@@ -20,8 +20,9 @@
 /* rounds with which a rerun is compared; enough for a confidence interval */
 #define RERUN_ROUNDS 10
 
-/* The configs of a layer model. */
+/* The configs of a layer model for a consumer. */
 struct ladder {
+    enum mf_consumer consumer;
     struct mf_rung *rungs;
     size_t n, cap;
     int64_t task; /* the judged task; its rung is not in rungs[] */
@@ -46,19 +47,19 @@ static int take_rung(void *context, const struct mf_rung_row *row)
     return r;
 }
 
-static int add_rerun(struct mf_farm *f, struct mf_task *g)
+static int add_rerun(struct mf_farm *f, struct mf_task *g, enum mf_consumer c)
 {
     int64_t pipeline;
     double us;
-    char body[160];
+    char body[192];
     int fresh = g->batch->options.iters > 0 ? (int)g->batch->options.iters : MF_RACE_FRESH_MAX;
-    int r = mf_store_config_get(f->store, g->id, &pipeline, &us);
+    int r = mf_store_config_get(f->store, g->id, c, &pipeline, &us);
     if (r < 0)
         return r;
     mf_format(body, sizeof(body),
-              "{\"rerun\":true,\"pipelines\":[%" PRId64
+              "{\"rerun\":true,\"consumer\":\"%s\",\"pipelines\":[%" PRId64
               "],\"plan\":{\"rounds\":[{\"rounds\":%d,\"keep\":1}],\"fresh\":%d,\"alpha\":0.05}}",
-              pipeline, RERUN_ROUNDS, fresh);
+              mf_consumer_name(c), pipeline, RERUN_ROUNDS, fresh);
     return mf_task_rerun(f, g, body);
 }
 
@@ -80,23 +81,23 @@ static bool is_suspect(const struct ladder *l, char why[MF_REASON_MAX])
 static int set_unstable(struct mf_farm *f, struct mf_task *g, const struct ladder *l, int64_t tries,
                         const char *reason)
 {
-    struct mf_win w = {.reported = l->reported};
+    struct mf_win w = {.consumer = l->consumer, .reported = l->reported};
     double us;
-    int r = mf_store_config_get(f->store, g->id, &w.pipeline, &us);
+    int r = mf_store_config_get(f->store, g->id, w.consumer, &w.pipeline, &us);
     w.reported.tries = tries;
     w.reported.unstable = reason;
     return r < 0 ? r : mf_config_set_time(f, g, &w);
 }
 
-/* Returns 1 if the task may end, or 0 if it is measured again. */
-static int judge(struct mf_farm *f, struct mf_task *g)
+/* Returns 1 if the consumer's config is final, or 0 if it is measured again. */
+static int judge_config(struct mf_farm *f, struct mf_task *g, enum mf_consumer c)
 {
-    struct ladder l = {.task = g->id};
+    struct ladder l = {.consumer = c, .task = g->id};
     char reason[MF_REASON_MAX], why[MF_REASON_MAX];
-    int r = mf_store_rungs_each(f->store, g->batch->id, g->class_id, g->layer_model, take_rung, &l);
+    int r = mf_store_rungs_each(f->store, g->batch->id, g->class_id, g->layer_model, c, take_rung, &l);
     bool suspect = r == 0 && !l.unstable && is_suspect(&l, why);
     if (suspect && l.reported.tries < MF_RERUN_TRIES_MAX) {
-        r = add_rerun(f, g);
+        r = add_rerun(f, g, c);
     } else if (suspect) {
         mf_format(reason, sizeof(reason), "after %" PRId64 " reruns: %.280s", l.reported.tries, why);
         r = set_unstable(f, g, &l, l.reported.tries, reason);
@@ -108,12 +109,25 @@ static int judge(struct mf_farm *f, struct mf_task *g)
     return r;
 }
 
-/* Returns 1 if the task has its final config and no open unit, otherwise 0. */
+/* Returns 1 if the task may end, or 0 if a config is measured again. */
+static int judge(struct mf_farm *f, struct mf_task *g)
+{
+    int r = 1, final = 1;
+    for (enum mf_consumer c = 0; r >= 0 && c < MF_CONSUMER_N_; c++) {
+        if (!(mf_task_live_consumers(g) & MF_CONSUMER_BIT(c)))
+            continue;
+        r = judge_config(f, g, c);
+        final &= r > 0;
+    }
+    return r < 0 ? r : final;
+}
+
+/* Returns 1 if the task has its configs and no open unit, otherwise 0. */
 static int may_end(struct mf_farm *f, const struct mf_task *g)
 {
     if (g->open_units > 0 || (g->state != MF_TASK_RACING && g->state != MF_TASK_COMPARING))
         return 0;
-    return mf_store_config_decided(f->store, g->id);
+    return mf_store_configs_decided(f->store, g->id);
 }
 
 int mf_order_end_tasks(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const char *layer_model)
@@ -141,9 +155,10 @@ int mf_order_end_tasks(struct mf_farm *f, struct mf_batch *b, int64_t class_id, 
 int mf_order_rerun_done(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease, const cJSON *race,
                         const char *reason)
 {
-    struct ladder l = {.task = g->id};
+    struct ladder l = {.consumer = lease->consumer, .task = g->id};
     struct mf_win w = {0};
-    int r = mf_store_rungs_each(f->store, g->batch->id, g->class_id, g->layer_model, take_rung, &l);
+    int r =
+        mf_store_rungs_each(f->store, g->batch->id, g->class_id, g->layer_model, l.consumer, take_rung, &l);
     free(l.rungs);
     if (r < 0)
         return r;

@@ -22,12 +22,18 @@
 
 /* ---- the known row ---- */
 
-static int find_known(struct mf_farm *f, const struct mf_task *g, struct mf_known *ret)
+static int find_known(struct mf_farm *f, const struct mf_task *g, enum mf_consumer c, struct mf_known *ret)
 {
     const struct mf_batch *b = g->batch;
     return b->options.has_baseline
                ? mf_store_known_from_baseline(f->store, b->id, g->shape_id, g->class_id, ret)
-               : mf_store_known_from_config(f->store, b->id, g->shape_id, g->class_id, g->model, ret);
+               : mf_store_known_from_config(f->store,
+                                            &(struct mf_known_key){.batch = b->id,
+                                                                   .shape = g->shape_id,
+                                                                   .class = g->class_id,
+                                                                   .model = g->model,
+                                                                   .consumer = c},
+                                            ret);
 }
 
 /* The known row as a pipeline of the task. */
@@ -38,6 +44,7 @@ struct resolved {
 };
 
 struct parts {
+    enum mf_consumer consumer;
     struct mf_step steps[MF_PATH_STEPS_MAX];
     struct mf_path_step timed[MF_PATH_STEPS_MAX];
     int64_t ids[MF_PATH_STEPS_MAX];
@@ -87,16 +94,34 @@ static int add_part(struct mf_farm *f, const struct mf_task *g, const char *text
     return 1;
 }
 
+/* Returns 1 if the consumer dispatches the parts; 0 if not, with the reason in why. */
+static int check_consumer(const struct parts *p, char why[MF_REASON_MAX])
+{
+    struct mf_consumer_step steps[MF_PATH_STEPS_MAX];
+    char reason[MF_CONSUMER_WHY_MAX];
+    for (size_t i = 0; i < p->n; i++)
+        steps[i] = mf_consumer_step(&p->steps[i]);
+    if (mf_consumer_takes_pipeline(p->consumer, steps, p->n, reason))
+        return 1;
+    mf_format(why, MF_REASON_MAX, "%s", reason);
+    return 0;
+}
+
 /* Returns 1 if the steps form a pipeline of the task; 0 if not, with the reason in ret->why. */
-static int resolve(struct mf_farm *f, const struct mf_task *g, const char *names, struct resolved *ret)
+static int resolve(struct mf_farm *f, const struct mf_task *g, enum mf_consumer c, const char *names,
+                   struct resolved *ret)
 {
     _cleanup_(mf_freep) struct parts *p = calloc(1, sizeof(*p));
     _cleanup_(mf_freep) struct mf_path *paths = NULL;
     const char *name;
     size_t n_paths = 0, len;
     int r = p ? 1 : -ENOMEM;
+    if (p)
+        p->consumer = c;
     while (r > 0 && mf_pipeline_text_next(&names, &name, &len))
         r = add_part(f, g, name, len, p, ret->why);
+    if (r > 0)
+        r = check_consumer(p, ret->why);
     if (r <= 0)
         return r;
     for (size_t i = 0; i < p->n; i++)
@@ -126,25 +151,25 @@ static int resolve(struct mf_farm *f, const struct mf_task *g, const char *names
     return 0;
 }
 
-int mf_promote_layout(struct mf_farm *f, struct mf_task *g, char ret[MF_PATH_LAYOUT_MAX])
+int mf_promote_layout(struct mf_farm *f, struct mf_task *g, enum mf_consumer c, char ret[MF_PATH_LAYOUT_MAX])
 {
     struct mf_known known;
     struct resolved old = {0};
     if (g->batch->options.promote != MF_PROMOTE_IMPROVED)
         return 0;
-    int r = find_known(f, g, &known);
+    int r = find_known(f, g, c, &known);
     if (r <= 0)
         return r;
-    r = *known.pipeline ? resolve(f, g, known.pipeline, &old) : 0;
+    r = *known.pipeline ? resolve(f, g, c, known.pipeline, &old) : 0;
     free(known.pipeline);
     if (r > 0)
         mf_path_layout(&old.path, ret);
     return r;
 }
 
-/* Returns the id of the known row among the task's pipelines. Adds the pipeline if it is missing. */
-static int store_pipeline(struct mf_farm *f, const struct mf_task *g, const struct resolved *old,
-                          int64_t *ret)
+/* Returns the id of the known row among the consumer's pipelines. Adds the pipeline if it is missing. */
+static int store_pipeline(struct mf_farm *f, const struct mf_task *g, enum mf_consumer c,
+                          const struct resolved *old, int64_t *ret)
 {
     char structure[MF_PATH_STRUCTURE_MAX], layout[MF_PATH_LAYOUT_MAX];
     struct mf_buf steps;
@@ -153,11 +178,12 @@ static int store_pipeline(struct mf_farm *f, const struct mf_task *g, const stru
         (void)mf_buf_addf(&steps, "%s%" PRId64, i ? "," : "[", old->ids[old->path.steps[i]]);
     int r = mf_buf_adds(&steps, "]");
     if (r == 0)
-        r = mf_store_pipeline_find(f->store, g->id, steps.data, ret);
+        r = mf_store_pipeline_find(f->store, g->id, c, steps.data, ret);
     if (r == 0) {
         mf_path_structure(old->path.structure, structure);
         mf_path_layout(&old->path, layout);
         struct mf_pipeline_row row = {.task = g->id,
+                                      .consumer = c,
                                       .place = MF_KNOWN_PLACE,
                                       .steps = steps.data,
                                       .structure = structure,
@@ -189,9 +215,10 @@ static int report_decision(struct mf_farm *f, const struct mf_task *g, enum mf_d
     return mf_event_add(f, g->batch->id, "promotion", decision_event(g->batch->id, g->id, decision, reason));
 }
 
-static int decide(struct mf_farm *f, struct mf_task *g, enum mf_decision decision, const char *reason)
+static int decide(struct mf_farm *f, struct mf_task *g, enum mf_consumer c, enum mf_decision decision,
+                  const char *reason)
 {
-    int r = mf_store_promotion_decide(f->store, g->id, decision, reason, f->wall_ms);
+    int r = mf_store_promotion_decide(f->store, g->id, c, decision, reason, f->wall_ms);
     return r < 0 ? r : report_decision(f, g, decision, reason);
 }
 
@@ -215,9 +242,13 @@ int mf_promote_skip_unnamed(struct mf_farm *f, int64_t batch)
     struct mf_ids ids = {0};
     struct mf_batch *b;
     int r = mf_store_skip_unnamed(f->store, batch, reason_unnamed, f->wall_ms, &ids);
-    for (size_t i = 0; r == 0 && i < ids.n; i++)
+    int n = 0;
+    for (size_t i = 0; r == 0 && i < ids.n; i++) {
+        if (i > 0 && ids.all[i] == ids.all[i - 1])
+            continue;
         r = report_skipped(f, batch, ids.all[i]);
-    int n = (int)ids.n;
+        n++;
+    }
     mf_ids_release(&ids);
     if (r < 0 || n == 0)
         return r;
@@ -251,7 +282,8 @@ static int add_unit(struct mf_farm *f, struct mf_task *g, const struct mf_promot
     double fit = RACE_TIMES * f->options.race_s * 1e6 / pair_us;
     int rounds = (int)fmin(ROUNDS_MAX, fmax(ROUNDS_MIN, fit));
     mf_buf_init(&body, 1024);
-    (void)mf_buf_addf(&body, "{\"pipelines\":[%" PRId64 ",%" PRId64 "]", p->old, p->new);
+    (void)mf_buf_addf(&body, "{\"consumer\":\"%s\",\"pipelines\":[%" PRId64 ",%" PRId64 "]",
+                      mf_consumer_name(p->consumer), p->old, p->new);
     if (avoid_worker)
         (void)mf_buf_addf(&body, ",\"first_worker\":%" PRId64, avoid_worker);
     int r =
@@ -289,12 +321,12 @@ static int examine_known(struct mf_farm *f, struct mf_task *g, const struct mf_k
     mf_format(why, MF_REASON_MAX, "%s", reason_unnamed);
     if (!*known->pipeline) /* happens only for a task that an earlier version of moefarmd created */
         return 0;
-    int r = resolve(f, g, known->pipeline, old);
+    int r = resolve(f, g, p->consumer, known->pipeline, old);
     p->decision = MF_DECISION_PROMOTED;
     mf_format(why, MF_REASON_MAX, "the known row does not run: %s", old->why);
     if (r <= 0)
         return r;
-    r = store_pipeline(f, g, old, &p->old);
+    r = store_pipeline(f, g, p->consumer, old, &p->old);
     if (r < 0)
         return r;
     p->decision = MF_DECISION_KEPT;
@@ -320,18 +352,20 @@ static int examine_known(struct mf_farm *f, struct mf_task *g, const struct mf_k
     return r < 0 ? r : !other && r == 0;
 }
 
-int mf_promote_start(struct mf_farm *f, struct mf_task *g)
+int mf_promote_start(struct mf_farm *f, struct mf_task *g, enum mf_consumer c)
 {
     struct mf_known known = {.us = (double)NAN};
     struct resolved old = {0};
     char why[MF_REASON_MAX] = "no known row for this key";
-    struct mf_promotion p = {
-        .task = g->id, .least = g->batch->options.min_effect, .decision = MF_DECISION_PROMOTED};
+    struct mf_promotion p = {.task = g->id,
+                             .consumer = c,
+                             .least = g->batch->options.min_effect,
+                             .decision = MF_DECISION_PROMOTED};
     if (g->batch->options.promote != MF_PROMOTE_IMPROVED)
-        return mf_task_decided(f, g);
-    int r = mf_store_config_get(f->store, g->id, &p.new, &p.new_us);
+        return mf_task_decided(f, g, c);
+    int r = mf_store_config_get(f->store, g->id, c, &p.new, &p.new_us);
     if (r == 0)
-        r = find_known(f, g, &known);
+        r = find_known(f, g, c, &known);
     bool is_known = r > 0;
     if (is_known)
         r = examine_known(f, g, &known, &p, &old, why);
@@ -349,7 +383,7 @@ int mf_promote_start(struct mf_farm *f, struct mf_task *g)
         return add_unit(f, g, &p, 2 * p.new_us, 0);
     if (r == 0 && is_known)
         r = report_decision(f, g, p.decision, p.reason);
-    return r < 0 ? r : mf_task_decided(f, g);
+    return r < 0 ? r : mf_task_decided(f, g, c);
 }
 
 /* Text of a decision: "compared with the known row it is FASTER on w0, -12.3% (-13.5% to -11.0%, 96 rounds)",
@@ -383,7 +417,7 @@ static int keep_known(struct mf_farm *f, struct mf_task *g, const struct mf_prom
 {
     const struct mf_reported time = {
         .us = old->us, .mad = old->mad, .n = (int64_t)old->n, .tries = 1, .unstable = ""};
-    return mf_config_set_known_row(f, g, l->worker, p->old, &time, is_tie ? p->new : 0);
+    return mf_config_set_known_row(f, g, l, p->old, &time, is_tie ? p->new : 0);
 }
 
 /* Makes the decision after the last comparison. Unless the verdict is FASTER, l must be the lease of the last
@@ -392,22 +426,22 @@ static int conclude(struct mf_farm *f, struct mf_task *g, const struct mf_promot
                     const struct mf_lease *l, const struct mf_race_result *old)
 {
     struct sentence s = {.text = ""};
-    int r = mf_store_comparisons_each(f->store, g->id, add_device, &s);
+    int r = mf_store_comparisons_each(f->store, g->id, p->consumer, add_device, &s);
     if (r < 0)
         return r;
     size_t len = strlen(s.text);
     if (s.last == MF_PAIRED_FASTER) {
         mf_format(s.text + len, sizeof(s.text) - len, "%s",
                   s.n == 1 ? "; no other device of this class and model is connected" : "");
-        r = decide(f, g, MF_DECISION_PROMOTED, s.text);
-        return r < 0 ? r : mf_task_decided(f, g);
+        r = decide(f, g, p->consumer, MF_DECISION_PROMOTED, s.text);
+        return r < 0 ? r : mf_task_decided(f, g, p->consumer);
     }
     assert(l && old);
     mf_format(s.text + len, sizeof(s.text) - len, "; required: %.3g%% less on each device", 100 * p->least);
     r = keep_known(f, g, p, l, old, s.is_tie);
     if (r == 0)
-        r = decide(f, g, MF_DECISION_KEPT, s.text);
-    return r < 0 ? r : mf_task_decided(f, g);
+        r = decide(f, g, p->consumer, MF_DECISION_KEPT, s.text);
+    return r < 0 ? r : mf_task_decided(f, g, p->consumer);
 }
 
 /* Returns true if a second device may confirm the verdict. Shortly after a start of moefarmd always returns
@@ -440,8 +474,8 @@ static int conclude_failed(struct mf_farm *f, struct mf_task *g, const struct mf
                   mf_status_name(old->status), mf_status_name(new->status));
     }
     if (r == 0)
-        r = decide(f, g, decision, reason);
-    return r < 0 ? r : mf_task_decided(f, g);
+        r = decide(f, g, p->consumer, decision, reason);
+    return r < 0 ? r : mf_task_decided(f, g, p->consumer);
 }
 
 static int judge(struct mf_farm *f, struct mf_task *g, const struct mf_promotion *p, const struct mf_lease *l,
@@ -450,6 +484,7 @@ static int judge(struct mf_farm *f, struct mf_task *g, const struct mf_promotion
     const struct mf_paired_rule rule = {.least_effect = p->least, .confidence = MF_PAIRED_CONFIDENCE};
     struct mf_comparison c = {.unit = l->unit,
                               .task = g->id,
+                              .consumer = p->consumer,
                               .worker = l->worker,
                               .n = MF_MIN(old->n, new->n),
                               .old_us = old->us,
@@ -470,17 +505,18 @@ static int judge(struct mf_farm *f, struct mf_task *g, const struct mf_promotion
         return r;
     if (!c.judged)
         return old->status == MF_STATUS_OK && new->status == MF_STATUS_OK
-                   ? mf_promote_not_compared(f, g, "the comparison gave no paired samples")
+                   ? mf_promote_not_compared(f, g, p->consumer, "the comparison gave no paired samples")
                    : conclude_failed(f, g, p, l, old, new);
     if (c.p.verdict == MF_PAIRED_FASTER && !l->first_worker && may_use_second_device(f, l))
         return add_unit(f, g, p, old->us + new->us, l->worker);
     return conclude(f, g, p, l, old);
 }
 
-/* Loads the promotion of a task that is being compared. Returns -ENODATA if the task has no promotion. */
-static int find_promotion(struct mf_farm *f, const struct mf_task *g, struct mf_promotion *ret)
+/* Loads the promotion of a consumer that is being compared. Returns -ENODATA if it has no promotion. */
+static int find_promotion(struct mf_farm *f, const struct mf_task *g, enum mf_consumer c,
+                          struct mf_promotion *ret)
 {
-    int r = mf_store_promotion_get(f->store, g->id, ret);
+    int r = mf_store_promotion_get(f->store, g->id, c, ret);
     return r == 0 ? -ENODATA : r;
 }
 
@@ -488,14 +524,15 @@ int mf_promote_compared(struct mf_farm *f, struct mf_task *g, const struct mf_le
 {
     struct mf_promotion p;
     struct mf_race_result old = {0}, new = {0};
-    int r = find_promotion(f, g, &p);
+    int r = find_promotion(f, g, l->consumer, &p);
     if (r < 0)
         return r;
     r = mf_store_race_result_get(f->store, l->unit, l->attempt, p.old, &old);
     if (r == 0)
         r = mf_store_race_result_get(f->store, l->unit, l->attempt, p.new, &new);
     if (r == -ENOENT)
-        r = mf_promote_not_compared(f, g, "the worker reported no result for one of the two rows");
+        r = mf_promote_not_compared(f, g, l->consumer,
+                                    "the worker reported no result for one of the two rows");
     else if (r == 0)
         r = judge(f, g, &p, l, &old, &new);
     mf_race_result_release(&old);
@@ -503,27 +540,30 @@ int mf_promote_compared(struct mf_farm *f, struct mf_task *g, const struct mf_le
     return r;
 }
 
-int mf_promote_without_second(struct mf_farm *f, struct mf_task *g)
+int mf_promote_without_second(struct mf_farm *f, struct mf_task *g, enum mf_consumer c)
 {
     struct mf_promotion p;
-    int r = find_promotion(f, g, &p);
+    int r = find_promotion(f, g, c, &p);
     return r < 0 ? r : conclude(f, g, &p, NULL, NULL);
 }
 
-int mf_promote_not_compared(struct mf_farm *f, struct mf_task *g, const char *reason)
+int mf_promote_not_compared(struct mf_farm *f, struct mf_task *g, enum mf_consumer c, const char *reason)
 {
     char text[MF_REASON_MAX];
     mf_format(text, sizeof(text), "the new row was not compared with the known row: %s", reason);
-    int r = decide(f, g, MF_DECISION_UNDECIDED, text);
-    return r < 0 ? r : mf_task_decided(f, g);
+    int r = decide(f, g, c, MF_DECISION_UNDECIDED, text);
+    return r < 0 ? r : mf_task_decided(f, g, c);
 }
 
 int mf_promote_cancel(struct mf_farm *f, struct mf_task *g)
 {
-    struct mf_promotion p;
-    int r = mf_store_promotion_get(f->store, g->id, &p);
-    if (r <= 0 || p.decision != MF_DECISION_PENDING)
-        return r < 0 ? r : 0;
-    return decide(f, g, MF_DECISION_UNDECIDED,
-                  "cancelled before the new row was compared with the known row");
+    int r = 0;
+    for (enum mf_consumer c = 0; r >= 0 && c < MF_CONSUMER_N_; c++) {
+        struct mf_promotion p;
+        r = g->consumers & MF_CONSUMER_BIT(c) ? mf_store_promotion_get(f->store, g->id, c, &p) : 0;
+        if (r > 0 && p.decision == MF_DECISION_PENDING)
+            r = decide(f, g, c, MF_DECISION_UNDECIDED,
+                       "cancelled before the new row was compared with the known row");
+    }
+    return MF_MIN(r, 0);
 }

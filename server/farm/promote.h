@@ -26,19 +26,19 @@ int mf_promote_skip_unnamed(struct mf_farm *f, int64_t batch);
 /* Calls mf_promote_skip_unnamed for batches with tasks that have just been assigned to the class. Returns 0
  * or a negative errno. */
 int mf_promote_skip_for_class(struct mf_farm *f, int64_t class_id);
-/* Call after the race: makes the decision, or starts a comparison. */
-int mf_promote_start(struct mf_farm *f, struct mf_task *g);
+/* Call after the consumer's race: makes the decision, or starts a comparison. */
+int mf_promote_start(struct mf_farm *f, struct mf_task *g, enum mf_consumer c);
 /* Call after a comparison has ended. */
 int mf_promote_compared(struct mf_farm *f, struct mf_task *g, const struct mf_lease *l);
 /* Call if the second device is gone before it ran the comparison. The result of the first device then
  * decides. */
-int mf_promote_without_second(struct mf_farm *f, struct mf_task *g);
+int mf_promote_without_second(struct mf_farm *f, struct mf_task *g, enum mf_consumer c);
 /* Call if a comparison was given up. The decision is then `undecided`. */
-int mf_promote_not_compared(struct mf_farm *f, struct mf_task *g, const char *reason);
+int mf_promote_not_compared(struct mf_farm *f, struct mf_task *g, enum mf_consumer c, const char *reason);
 
-/* Call if the task is cancelled. A pending decision then becomes `undecided`. */
+/* Call if the task is cancelled. Pending decisions then become `undecided`. */
 int mf_promote_cancel(struct mf_farm *f, struct mf_task *g);
 
-/* Finds the weight layout of the task's known row. Returns 1, or 0 if there is no known row or it is not a
- * pipeline. */
-int mf_promote_layout(struct mf_farm *f, struct mf_task *g, char ret[MF_PATH_LAYOUT_MAX]);
+/* Finds the weight layout of the consumer's known row. Returns 1, or 0 if there is no known row or it is not
+ * a pipeline that the consumer dispatches. */
+int mf_promote_layout(struct mf_farm *f, struct mf_task *g, enum mf_consumer c, char ret[MF_PATH_LAYOUT_MAX]);

@@ -89,8 +89,8 @@ static int take_measured(void *context, const struct mf_measured_row *row)
     return 0;
 }
 
-/* Fails the task with a reason such as "no legal pipeline: no correct step covers gemm2; of 40 steps: 30 ok,
- * 5 wrong, 5 crash". */
+/* The consumer loses the task with a reason such as "no legal pipeline: no correct step covers gemm2; of 40
+ * steps: 30 ok, 5 wrong, 5 crash". */
 static int fail_no_pipeline(struct mf_farm *f, struct mf_task *g, const struct measured *m,
                             const struct mf_path_problem *p)
 {
@@ -111,7 +111,7 @@ static int fail_no_pipeline(struct mf_farm *f, struct mf_task *g, const struct m
     mf_format(reason, sizeof(reason), "no legal pipeline: %s; of %d steps: %s", gap, total,
               counts.len ? counts.data : "none offered, see the rejections");
     mf_buf_release(&counts);
-    return r < 0 ? r : mf_task_fail(f, g, reason);
+    return r < 0 ? r : mf_task_lose(f, g, m->consumer, reason);
 }
 
 /* Corrects each forecast by the ratio of measured time to forecast of its structure in earlier batches. */
@@ -145,13 +145,14 @@ static int correct(struct mf_farm *f, const struct mf_task *g, struct mf_forecas
     return 0;
 }
 
-/* The search for a task's pipelines, done in slices. A pipeline uses only families that one worker offers
- * together. If there are several such offers, the search runs once for each, and the offer with the best
- * pipeline is used. */
+/* The search for a consumer's pipelines of a task, done in slices. A pipeline uses only families that one
+ * worker offers together. If there are several such offers, the search runs once for each, and the offer with
+ * the best pipeline is used. */
 struct mf_ranking {
     struct mf_family_offer offers[MF_FAMILY_SETS_MAX];
     size_t n_offers, at;
-    const struct mf_family_offer *best; /* offer of the task's forecast */
+    const struct mf_family_offer *best; /* offer of the consumer's forecast */
+    enum mf_consumer consumer;
     struct measured measured;
     struct mf_path_step *steps;
     struct mf_path_problem problem;
@@ -192,24 +193,25 @@ static int keep_forecast(struct mf_farm *f, struct mf_task *g, const struct meas
         r = correct(f, g, fc);
     if (r == 0)
         r = mf_forecast_group_layouts(fc);
-    if (r < 0 || (g->forecast && mf_forecast_best_us(g->forecast) <= mf_forecast_best_us(fc))) {
+    if (r < 0 || (g->forecasts[m->consumer] &&
+                  mf_forecast_best_us(g->forecasts[m->consumer]) <= mf_forecast_best_us(fc))) {
         mf_forecast_free(fc);
         return r;
     }
-    mf_task_drop_forecast(g);
+    mf_task_drop_forecast(g, m->consumer);
     g->ranking->best = g->ranking->measured.offer;
-    g->forecast = fc;
+    g->forecasts[m->consumer] = fc;
     return 0;
 }
 
-/* Starts the search for the pipelines of the offer number `at`. */
+/* Starts the search for the consumer's pipelines of the offer number `at`. */
 static int start_search(struct mf_farm *f, struct mf_task *g)
 {
     struct mf_ranking *k = g->ranking;
     struct measured *m = &k->measured;
     double gap_us;
     m->offer = k->n_offers > 0 ? &k->offers[k->at] : NULL;
-    m->consumer = g->batch->options.consumer;
+    m->consumer = k->consumer;
     int r = mf_store_measured_each(f->store, g->id, take_measured, m);
     if (r == 0)
         r = mf_trust_gap_us(f, g->model, &gap_us);
@@ -231,14 +233,14 @@ static int start_search(struct mf_farm *f, struct mf_task *g)
     return mf_path_search_new(&k->problem, &k->search);
 }
 
-static int start_ranking(struct mf_farm *f, struct mf_task *g)
+static int start_ranking(struct mf_farm *f, struct mf_task *g, enum mf_consumer c)
 {
     const struct mf_ids *families;
     g->ranking = calloc(1, sizeof(*g->ranking));
     int r = g->ranking ? mf_families_of_batch(f, g->batch, g->class_id, &families) : -ENOMEM;
     if (r < 0)
         return r;
-    mf_task_drop_forecast(g);
+    g->ranking->consumer = c;
     g->ranking->n_offers = mf_families_offers(f, g->class_id, g->model, families, g->ranking->offers);
     return start_search(f, g);
 }
@@ -276,17 +278,34 @@ static int finish_search(struct mf_farm *f, struct mf_task *g)
     }
     if (r == 0 && k->best)
         r = mf_families_reject_others(f, g, k->best);
-    return r < 0 || g->forecast ? r : fail_no_pipeline(f, g, &k->measured, &k->problem);
+    return r < 0 || g->forecasts[k->consumer] ? r : fail_no_pipeline(f, g, &k->measured, &k->problem);
 }
 
-/* Runs the task's search until end_ns. Returns 1 once the task is ranked or has failed, else 0. */
-static int search(struct mf_farm *f, struct mf_task *g, uint64_t end_ns)
+/* Finds the first consumer whose pipelines are still to be searched. Returns MF_CONSUMER_N_ if there is none.
+ * */
+static enum mf_consumer find_unranked(const struct mf_task *g)
 {
-    int r = g->ranking ? 0 : start_ranking(f, g);
+    enum mf_consumer c = 0;
+    if (g->ranking)
+        return g->ranking->consumer;
+    while (c < MF_CONSUMER_N_ && (!(mf_task_live_consumers(g) & MF_CONSUMER_BIT(c)) || g->forecasts[c]))
+        c++;
+    return c;
+}
+
+bool mf_rank_is_complete(const struct mf_task *g)
+{
+    return find_unranked(g) == MF_CONSUMER_N_;
+}
+
+/* Runs the search for a consumer until end_ns. Returns 1 once the consumer is ranked or lost, else 0. */
+static int search_consumer(struct mf_farm *f, struct mf_task *g, enum mf_consumer c, uint64_t end_ns)
+{
+    int r = g->ranking ? 0 : start_ranking(f, g, c);
     while (r == 0 && mf_now_ns() < end_ns)
         r = mf_path_search_run(g->ranking->search, SEARCH_WORK);
     if (r == -E2BIG)
-        r = mf_task_fail(f, g, "too many different tensor specs or weight layouts to rank");
+        r = mf_task_lose(f, g, c, "too many different tensor specs or weight layouts to rank");
     else if (r > 0)
         r = finish_search(f, g);
     else
@@ -294,8 +313,19 @@ static int search(struct mf_farm *f, struct mf_task *g, uint64_t end_ns)
     if (r > 0)
         return 0;
     g->ranking = mf_ranking_free(g->ranking);
+    return r < 0 ? r : 1;
+}
+
+/* Runs the task's searches until end_ns. Returns 1 once the task is ranked or has failed, else 0. */
+static int search(struct mf_farm *f, struct mf_task *g, uint64_t end_ns)
+{
+    int r = 1;
+    while (r > 0 && !mf_rank_is_complete(g))
+        r = search_consumer(f, g, find_unranked(g), end_ns);
+    if (r <= 0)
+        return r;
     g->to_rank = false;
-    if (r == 0 && g->forecast)
+    if (g->state == MF_TASK_RANKING)
         r = mf_ladder_rank(f, g->batch, g->class_id, g->layer_model);
     return r < 0 ? r : 1;
 }
@@ -325,12 +355,19 @@ int mf_rank_continue(struct mf_farm *f)
 
 /* ---- finalists and the race ---- */
 
+/* A consumer's part in a task. */
+struct contest {
+    struct mf_task *task;
+    enum mf_consumer consumer;
+    const struct mf_forecast *forecast;
+};
+
 static size_t layout_of(const struct mf_forecast *fc, const struct mf_ranked *ranked)
 {
     return fc->layout_of[ranked->path - fc->paths];
 }
 
-static int add_pipeline(struct mf_farm *f, const struct mf_task *g, const struct mf_ranked *ranked, int place,
+static int add_pipeline(struct mf_farm *f, const struct contest *k, const struct mf_ranked *ranked, int place,
                         int64_t *ret)
 {
     char structure[MF_PATH_STRUCTURE_MAX];
@@ -339,14 +376,15 @@ static int add_pipeline(struct mf_farm *f, const struct mf_task *g, const struct
     mf_path_structure(ranked->path->structure, structure);
     (void)mf_buf_adds(&steps, "[");
     for (int i = 0; i < ranked->path->n; i++)
-        (void)mf_buf_addf(&steps, "%s%" PRId64, i ? "," : "", g->forecast->step_ids[ranked->path->steps[i]]);
+        (void)mf_buf_addf(&steps, "%s%" PRId64, i ? "," : "", k->forecast->step_ids[ranked->path->steps[i]]);
     int r = mf_buf_adds(&steps, "]");
-    struct mf_pipeline_row row = {.task = g->id,
+    struct mf_pipeline_row row = {.task = k->task->id,
+                                  .consumer = k->consumer,
                                   .place = place,
                                   .steps = steps.data,
                                   .structure = structure,
                                   .block_m = ranked->path->block_m,
-                                  .layout = g->forecast->layouts[layout_of(g->forecast, ranked)].text,
+                                  .layout = k->forecast->layouts[layout_of(k->forecast, ranked)].text,
                                   .sum_us = ranked->path->us,
                                   .forecast_us = ranked->forecast_us,
                                   .finalist = ranked->finalist};
@@ -356,19 +394,19 @@ static int add_pipeline(struct mf_farm *f, const struct mf_task *g, const struct
     return r;
 }
 
-/* Ranks the task's paths of a layout (NULL: of all layouts) by forecast, and marks the finalists. Returns the
- * number of finalists. */
-static size_t rank_layout(const struct mf_task *g, const char *layout, size_t max_finalists,
+/* Ranks the consumer's paths of a layout (NULL: of all layouts) by forecast, and marks the finalists. Returns
+ * the number of finalists. */
+static size_t rank_layout(const struct contest *k, const char *layout, size_t max_finalists,
                           struct mf_ranked *ret)
 {
-    const struct mf_forecast *fc = g->forecast;
+    const struct mf_forecast *fc = k->forecast;
     const struct mf_forecast_layout *in = layout ? mf_forecast_find(fc, layout) : NULL;
     size_t n = 0;
     for (size_t i = 0; i < fc->n_paths && (in || !layout); i++) {
         if (!in || &fc->layouts[fc->layout_of[i]] == in)
             ret[n++] = (struct mf_ranked){&fc->paths[i], fc->corrected_us[i], fc->log_spread[i], false};
     }
-    (void)mf_race_finalists(ret, n, (int)g->batch->options.topk, max_finalists);
+    (void)mf_race_finalists(ret, n, (int)k->task->batch->options.topk, max_finalists);
     return n;
 }
 
@@ -383,15 +421,15 @@ struct entrants {
 };
 
 /* Stores the pipelines of a layout and adds its finalists to the entrants. */
-static int add_layout(struct mf_farm *f, const struct mf_task *g, const char *layout, size_t max_finalists,
+static int add_layout(struct mf_farm *f, const struct contest *k, const char *layout, size_t max_finalists,
                       struct mf_ranked *ranked, struct entrants *entrants)
 {
-    size_t n = rank_layout(g, layout, max_finalists, ranked), before = entrants->n;
+    size_t n = rank_layout(k, layout, max_finalists, ranked), before = entrants->n;
     for (size_t i = 0; i < n; i++) {
         int64_t id;
         if (!ranked[i].finalist && i >= KEPT_OF_LAYOUT)
             continue;
-        int r = add_pipeline(f, g, &ranked[i], (int)i + 1, &id);
+        int r = add_pipeline(f, k, &ranked[i], (int)i + 1, &id);
         if (r < 0)
             return r;
         if (ranked[i].finalist) {
@@ -405,10 +443,10 @@ static int add_layout(struct mf_farm *f, const struct mf_task *g, const char *la
 }
 
 /* Stores the best pipelines of each layout that does not race, for display. */
-static int add_others(struct mf_farm *f, const struct mf_task *g, const char *const *layouts, size_t n,
+static int add_others(struct mf_farm *f, const struct contest *contest, const char *const *layouts, size_t n,
                       struct mf_ranked *ranked)
 {
-    const struct mf_forecast *fc = g->forecast;
+    const struct mf_forecast *fc = contest->forecast;
     size_t n_left = 0;
     int r = 0;
     /* Number of pipelines stored per layout. It starts at KEPT_OF_OTHERS for racing layouts, so that no
@@ -430,24 +468,24 @@ static int add_others(struct mf_farm *f, const struct mf_task *g, const char *co
         int *kept = &n_kept[layout_of(fc, &ranked[i])];
         int64_t id;
         if (*kept < KEPT_OF_OTHERS)
-            r = add_pipeline(f, g, &ranked[i], ++*kept, &id);
+            r = add_pipeline(f, contest, &ranked[i], ++*kept, &id);
     }
     return r;
 }
 
-static int start_race(struct mf_farm *f, struct mf_task *g, const char *const *layouts, size_t n,
+static int start_race(struct mf_farm *f, const struct contest *contest, const char *const *layouts, size_t n,
                       const struct entrants *entrants)
 {
     struct mf_race_schedule schedule;
     struct mf_buf body;
-    int iters = (int)g->batch->options.iters;
+    int iters = (int)contest->task->batch->options.iters;
     mf_buf_init(&body, 16u << 10);
     mf_race_schedule(entrants->forecast_us, entrants->n_of, entrants->n_groups,
                      &(struct mf_race_budget){f->options.race_s, iters > 0 ? iters : MF_RACE_FRESH_MAX},
                      &schedule);
     if (iters > 0) /* the batch specifies the number of samples, whatever time they take */
         schedule.fresh = iters;
-    (void)mf_buf_adds(&body, "{\"pipelines\":[");
+    (void)mf_buf_addf(&body, "{\"consumer\":\"%s\",\"pipelines\":[", mf_consumer_name(contest->consumer));
     for (size_t i = 0; i < entrants->n; i++)
         (void)mf_buf_addf(&body, "%s%" PRId64, i ? "," : "", entrants->ids[i]);
     for (size_t k = 0; n > 1 && k < n; k++)
@@ -456,31 +494,33 @@ static int start_race(struct mf_farm *f, struct mf_task *g, const char *const *l
     (void)mf_race_schedule_print(&schedule, &body);
     int r = mf_buf_adds(&body, "}");
     if (r == 0)
-        r = mf_task_race(f, g, body.data);
+        r = mf_task_race(f, contest->task, contest->consumer, body.data);
     mf_buf_release(&body);
     return r;
 }
 
-int mf_rank_race(struct mf_farm *f, struct mf_task *g, const char *const *layouts, size_t n)
+int mf_rank_race(struct mf_farm *f, struct mf_task *g, enum mf_consumer c, const char *const *layouts,
+                 size_t n)
 {
     static const char *const any[] = {NULL};
+    const struct contest contest = {g, c, g->forecasts[c]};
     struct entrants entrants = {.n = 0};
     size_t n_groups = MF_MAX(n, (size_t)1);
-    size_t max_finalists = mf_race_finalist_limit(mf_forecast_best_us(g->forecast), f->options.race_s,
+    size_t max_finalists = mf_race_finalist_limit(mf_forecast_best_us(contest.forecast), f->options.race_s,
                                                   (int)g->batch->options.topk);
     int r = 0;
-    _cleanup_(mf_freep) struct mf_ranked *ranked = calloc(g->forecast->n_paths + 1, sizeof(*ranked));
+    _cleanup_(mf_freep) struct mf_ranked *ranked = calloc(contest.forecast->n_paths + 1, sizeof(*ranked));
     if (!ranked)
         return -ENOMEM;
     for (size_t k = 0; r == 0 && k < n_groups; k++)
-        r = add_layout(f, g, n ? layouts[k] : any[k], max_finalists / n_groups, ranked, &entrants);
+        r = add_layout(f, &contest, n ? layouts[k] : any[k], max_finalists / n_groups, ranked, &entrants);
     if (r == 0 && entrants.n == 0) {
         char reason[MF_REASON_MAX];
         mf_format(reason, sizeof(reason), "no legal pipeline in %s, the weight layout of its layer model",
                   layouts[0]);
-        return mf_task_fail(f, g, reason);
+        return mf_task_lose(f, g, c, reason);
     }
     if (r == 0 && n > 0)
-        r = add_others(f, g, layouts, n, ranked);
-    return r < 0 ? r : start_race(f, g, layouts, n, &entrants);
+        r = add_others(f, &contest, layouts, n, ranked);
+    return r < 0 ? r : start_race(f, &contest, layouts, n, &entrants);
 }

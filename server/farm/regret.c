@@ -29,14 +29,14 @@ static int add_survivor(void *context, int64_t pipeline, double us, int block_m)
 }
 
 /* Finds the config's pipeline and its rivals (rivals.h). Rivals must have the config's weight layout, unless
- * any_layout is set. */
-static int find_entrants(struct mf_farm *f, int64_t task, bool any_layout, struct mf_entrant *ret,
-                         size_t *ret_n)
+ * each task chooses its own layout. */
+static int find_entrants(struct mf_farm *f, const struct mf_task *g, enum mf_consumer c,
+                         struct mf_entrant *ret, size_t *ret_n)
 {
     char layout[MF_PATH_LAYOUT_MAX];
     struct survivors survivors = {.n = 0};
     struct mf_pipeline p;
-    int r = mf_store_config_get(f->store, task, &ret[0].pipeline, &ret[0].us);
+    int r = mf_store_config_get(f->store, g->id, c, &ret[0].pipeline, &ret[0].us);
     if (r == 0)
         r = mf_store_pipeline_get(f->store, ret[0].pipeline, &p);
     if (r < 0)
@@ -45,26 +45,36 @@ static int find_entrants(struct mf_farm *f, int64_t task, bool any_layout, struc
     (void)mf_copy(layout, sizeof(layout), p.layout);
     mf_pipeline_release(&p);
     survivors.winner = ret[0].pipeline;
-    r = mf_store_survivors_each(f->store, task, any_layout ? NULL : layout, add_survivor, &survivors);
+    r = mf_store_survivors_each(f->store, g->id, c, g->batch->options.layout_free ? NULL : layout,
+                                add_survivor, &survivors);
     if (r == 0)
         *ret_n = mf_rivals_pick(survivors.of, survivors.n, ret);
     return r;
 }
 
-static int add_unit(struct mf_farm *f, struct mf_task *g, const struct mf_entrant *e, size_t n,
-                    const char *routing, double budget_s)
+/* A regret race to start. */
+struct regret_race {
+    enum mf_consumer consumer;
+    const char *routing;
+    const struct mf_entrant *entrants;
+    size_t n;
+    double budget_s;
+};
+
+static int add_unit(struct mf_farm *f, struct mf_task *g, const struct regret_race *race)
 {
     double us[MF_RIVALS_MAX + 1];
     struct mf_race_schedule schedule;
     struct mf_buf body;
     mf_buf_init(&body, 32u << 10);
-    (void)mf_buf_addf(&body, "{\"routing\":\"%s\",\"pipelines\":[", routing);
-    for (size_t i = 0; i < n; i++) {
-        us[i] = e[i].us;
-        (void)mf_buf_addf(&body, "%s%" PRId64, i ? "," : "", e[i].pipeline);
+    (void)mf_buf_addf(&body, "{\"routing\":\"%s\",\"consumer\":\"%s\",\"pipelines\":[", race->routing,
+                      mf_consumer_name(race->consumer));
+    for (size_t i = 0; i < race->n; i++) {
+        us[i] = race->entrants[i].us;
+        (void)mf_buf_addf(&body, "%s%" PRId64, i ? "," : "", race->entrants[i].pipeline);
     }
     /* no rerun, because only the paired samples of the rounds are used and no time is exported */
-    mf_race_schedule(us, &n, 1, &(struct mf_race_budget){.s = budget_s, .fresh = 0}, &schedule);
+    mf_race_schedule(us, &race->n, 1, &(struct mf_race_budget){.s = race->budget_s, .fresh = 0}, &schedule);
     (void)mf_buf_adds(&body, "],\"plan\":");
     (void)mf_race_schedule_print(&schedule, &body);
     int r = mf_buf_adds(&body, "}");
@@ -74,12 +84,12 @@ static int add_unit(struct mf_farm *f, struct mf_task *g, const struct mf_entran
     return r;
 }
 
-int mf_regret_start(struct mf_farm *f, struct mf_task *g)
+int mf_regret_start(struct mf_farm *f, struct mf_task *g, enum mf_consumer c)
 {
     const struct mf_batch_options *o = &g->batch->options;
     struct mf_entrant entrants[MF_RIVALS_MAX + 1];
     size_t n = 0;
-    int r = o->n_regret > 0 ? find_entrants(f, g->id, o->layout_free, entrants, &n) : 0;
+    int r = o->n_regret > 0 ? find_entrants(f, g, c, entrants, &n) : 0;
     if (r < 0 || o->n_regret == 0)
         return r;
     double budget_s = COST_SHARE * f->options.race_s / o->n_regret;
@@ -89,11 +99,16 @@ int mf_regret_start(struct mf_farm *f, struct mf_task *g)
             continue;
         mf_routing_print(&o->regret[i], routing);
         if (mf_routing_fits(&o->regret[i], &g->shape, why, sizeof(why)) < 0)
-            r = mf_regret_skip(f, g, routing, why);
+            r = mf_regret_skip(f, g, c, routing, why);
         else if (n < MF_ENTRANTS_MIN)
-            r = mf_regret_skip(f, g, routing, "no other pipeline finished the race");
+            r = mf_regret_skip(f, g, c, routing, "no other pipeline finished the race");
         else
-            r = add_unit(f, g, entrants, mf_rivals_affordable(entrants, n, budget_s), routing, budget_s);
+            r = add_unit(f, g,
+                         &(struct regret_race){.consumer = c,
+                                               .routing = routing,
+                                               .entrants = entrants,
+                                               .n = mf_rivals_affordable(entrants, n, budget_s),
+                                               .budget_s = budget_s});
     }
     return r;
 }
@@ -122,7 +137,7 @@ struct outcome {
     bool tie;
 };
 
-static int write_outcome(struct mf_farm *f, int64_t task, const struct outcome *o)
+static int write_outcome(struct mf_farm *f, int64_t task, enum mf_consumer c, const struct outcome *o)
 {
     _cleanup_(cJSON_Deletep) cJSON *json = cJSON_CreateObject();
     cJSON_AddStringToObject(json, "routing", o->routing);
@@ -134,12 +149,13 @@ static int write_outcome(struct mf_farm *f, int64_t task, const struct outcome *
     cJSON_AddStringToObject(json, "status", o->status);
     cJSON_AddStringToObject(json, "reason", o->reason);
     _cleanup_(mf_freep) char *text = mf_json_print(json);
-    return text ? mf_store_config_regret(f->store, task, text) : -ENOMEM;
+    return text ? mf_store_config_regret(f->store, task, c, text) : -ENOMEM;
 }
 
-int mf_regret_skip(struct mf_farm *f, const struct mf_task *g, const char *routing, const char *reason)
+int mf_regret_skip(struct mf_farm *f, const struct mf_task *g, enum mf_consumer c, const char *routing,
+                   const char *reason)
 {
-    return write_outcome(f, g->id,
+    return write_outcome(f, g->id, c,
                          &(struct outcome){.routing = routing,
                                            .status = mf_status_name(MF_STATUS_UNSUPPORTED),
                                            .reason = reason,
@@ -173,5 +189,5 @@ int mf_regret_finish(struct mf_farm *f, const struct mf_lease *l, const cJSON *r
         o.regret = (double)NAN;
         o.reason = "the winner has no time under this profile; see its result";
     }
-    return write_outcome(f, l->task->id, &o);
+    return write_outcome(f, l->task->id, l->consumer, &o);
 }

@@ -10,6 +10,7 @@
 #include "common/base/json.h"
 #include "common/base/log.h"
 #include "common/base/text.h"
+#include "common/moe/production_key.h"
 #include "server/farm/promote.h"
 #include "server/http/request.h"
 #include "server/store/store_promote.h"
@@ -111,7 +112,22 @@ static int waiting_reason(struct mf_farm *f, int64_t class_id, char *reason, siz
     return 0;
 }
 
-static int add_task(struct mf_farm *f, const struct progress *p, size_t i)
+/* The consumers of a shape's tasks. A key of AITER that was not submitted itself serves only AITER, and a
+ * shape that AITER looks up under another key serves only the others. */
+static mf_consumers serves(const struct mf_submission *s, const struct mf_shape *shape)
+{
+    const mf_consumers all = mf_batch_consumers(&s->options), aiter = MF_CONSUMER_BIT(MF_CONSUMER_AITER);
+    struct mf_shape key;
+    char why[MF_REASON_MAX];
+    if (!(all & aiter) || all == aiter)
+        return all;
+    if (s->n_aiter_keys > 0 &&
+        bsearch(shape, s->aiter_keys, s->n_aiter_keys, sizeof(*s->aiter_keys), compare_shapes))
+        return aiter;
+    return mf_production_row(shape, &s->options.aiter_env, &key, why, sizeof(why)) > 0 ? all & ~aiter : all;
+}
+
+static int add_task(struct mf_farm *f, const struct mf_submission *s, const struct progress *p, size_t i)
 {
     char reason[120];
     int64_t shape, class_id = p->classes.all[p->class_at];
@@ -120,7 +136,8 @@ static int add_task(struct mf_farm *f, const struct progress *p, size_t i)
     int r = waiting_reason(f, class_id, reason, sizeof(reason));
     if (r == 0)
         r = mf_store_shape(f->store, &p->shapes[i], &shape);
-    return r < 0 ? r : mf_store_task_add(f->store, p->batch, shape, class_id, reason);
+    return r < 0 ? r
+                 : mf_store_task_add(f->store, p->batch, shape, class_id, serves(s, &p->shapes[i]), reason);
 }
 
 /* Adds a known row. If the batch's classes are known, skips a row of another class. */
@@ -148,7 +165,7 @@ static int add_rows(struct mf_farm *f, const struct mf_submission *s, struct pro
             p->shape_at = 0;
             continue;
         }
-        r = add_task(f, p, p->shape_at++);
+        r = add_task(f, s, p, p->shape_at++);
         if (r == 0 && mf_now_ns() >= end_ns)
             return 0;
     }

@@ -14,6 +14,8 @@
  *   racing       its pipelines are stored and a race unit is open. After the race the task has a config and
  *                its regret races are open. Then it waits for the tasks of its layer model with more tokens,
  *                and its pipeline is rerun if its time breaks their order (order.c)
+ *                Each consumer of the task has a race and a config of its own. A consumer without a legal
+ *                pipeline gets none; the task fails if this is so for all its consumers
  *   comparing    a known row exists for its key: the config and the known row race each other, in one unit at
  *                a time (promote.h). The better row becomes the config; the task then goes on as after a race
  *   done         the task has a config, or its batch needs only the enumeration, or the task was skipped
@@ -31,6 +33,7 @@
 #include "server/choose/plan.h"
 #include "server/farm/promote.h"
 #include "server/farm/regret.h"
+#include "server/farm/step_policy.h"
 #include "server/store/store_family.h"
 
 #include <assert.h>
@@ -44,15 +47,21 @@
 
 /* ---- tasks in memory ---- */
 
-void mf_task_drop_forecast(struct mf_task *g)
+void mf_task_drop_forecast(struct mf_task *g, enum mf_consumer c)
 {
-    g->forecast = mf_forecast_free(g->forecast);
+    g->forecasts[c] = mf_forecast_free(g->forecasts[c]);
+}
+
+mf_consumers mf_task_live_consumers(const struct mf_task *g)
+{
+    return g->consumers & ~g->lost;
 }
 
 struct mf_task *mf_task_free(struct mf_task *g)
 {
     if (g) {
-        mf_task_drop_forecast(g);
+        for (enum mf_consumer c = 0; c < MF_CONSUMER_N_; c++)
+            mf_task_drop_forecast(g, c);
         mf_ranking_free(g->ranking);
     }
     free(g);
@@ -109,6 +118,8 @@ static int load(struct mf_farm *f, struct mf_task *g)
         r = mf_store_open_units_count(f->store, g->id, &g->open_units);
     if (r == 0)
         r = mf_store_best_times(f->store, g->id, add_best_time, &g->best);
+    if (r == 0)
+        r = mf_store_task_consumers(f->store, g->id, &g->consumers, &g->lost);
     if (r < 0)
         return r;
     g->shape_id = row.shape;
@@ -330,31 +341,10 @@ struct step_selection {
     struct mf_step_row *steps;
     struct excluded_step *excluded; /* written as rejections after the query */
     size_t n, cap, n_excluded, cap_excluded;
+    /* per consumer: number of selected steps that it dispatches; why it dispatches one of the others not */
+    size_t n_of[MF_CONSUMER_N_];
+    char why_not[MF_CONSUMER_N_][MF_CONSUMER_WHY_MAX];
 };
-
-/* True if the step needs a weight in another layout than the batch's. */
-static bool needs_other_layout(const struct mf_batch *b, const cJSON *step, char reason[MF_REASON_MAX])
-{
-    const char *layout = b->options.layout, *field;
-    struct mf_step s;
-    if (!*layout || mf_step_from_json(step, &s, &field) < 0)
-        return false;
-    for (int i = 0; i < s.n_needs; i++) {
-        const struct mf_tensor_spec *a = &s.needs[i];
-        char want[MF_ORDER_MAX + 4];
-        if (!mf_tensor_spec_is_weight(a))
-            continue;
-        mf_format(want, sizeof(want), "%s=%s", mf_tensor_name(a->tensor), a->order);
-        const char *at = strstr(layout, want);
-        char next_char = at ? at[strlen(want)] : 'x';
-        if (next_char == ' ' || next_char == '\0')
-            continue;
-        mf_format(reason, MF_REASON_MAX, "needs %s, but the weights of batch %" PRId64 " are in %s (layout)",
-                  want, b->id, layout);
-        return true;
-    }
-    return false;
-}
 
 /* Applies the batch's fuse_saves, split_k and layout options. Returns 1 and the reason if they exclude the
  * step, 0 if not, or an error of the store. */
@@ -374,7 +364,7 @@ static int violates_policy(const struct step_selection *o, const struct mf_step_
     if (r < 0)
         return r;
     _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(body, strlen(body), 1u << 16);
-    if (needs_other_layout(b, json, reason))
+    if (mf_step_policy_other_layout(b, json, reason))
         return 1;
     (void)mf_json_i64(json, "ksplit", 0, INT32_MAX, &ksplit);
     if (!b->options.split_k && ksplit > 0) {
@@ -389,22 +379,6 @@ static int violates_policy(const struct step_selection *o, const struct mf_step_
               " requires %.0f (fuse_saves)",
               ops, saved, b->id, b->options.fuse_saves);
     return fuses && saved < b->options.fuse_saves;
-}
-
-/* True if the step covers all ops of an entry of the batch's no_fuse list. */
-static bool violates_no_fuse(const struct mf_batch *b, mf_ops covers, char reason[MF_REASON_MAX])
-{
-    for (int i = 0; i < b->options.n_no_fuse; i++) {
-        char ops[MF_OPS_TEXT_MAX];
-        if ((covers & b->options.no_fuse[i]) != b->options.no_fuse[i])
-            continue;
-        mf_ops_print(b->options.no_fuse[i], ops);
-        mf_format(reason, MF_REASON_MAX,
-                  "batch %" PRId64 " does not allow fusing %s (no_fuse, entry %d of %d)", b->id, ops, i + 1,
-                  b->options.n_no_fuse);
-        return true;
-    }
-    return false;
 }
 
 /* Returns 1 if no worker of the task's device model offers the step's family, otherwise 0. */
@@ -436,6 +410,24 @@ static int64_t group_of(const struct step_selection *o, int64_t family)
                : mf_families_group(o->f, o->g->class_id, o->g->model, o->families, family);
 }
 
+/* Counts the step for each consumer that dispatches it. Returns true, and a reason, if none does. */
+static bool is_without_consumer(struct step_selection *o, const struct mf_step_row *row,
+                                char reason[MF_REASON_MAX])
+{
+    const struct mf_consumer_step step = {row->family, row->name, row->covers, row->aiter, row->foreign};
+    bool found = false;
+    for (enum mf_consumer c = 0; c < MF_CONSUMER_N_; c++) {
+        if (!(mf_task_live_consumers(o->g) & MF_CONSUMER_BIT(c)))
+            continue;
+        bool takes = mf_consumer_takes_step(c, &step, o->why_not[c]);
+        o->n_of[c] += takes;
+        found |= takes;
+        if (!takes)
+            mf_format(reason, MF_REASON_MAX, "%s", o->why_not[c]);
+    }
+    return !found;
+}
+
 static int select_step(void *context, const struct mf_step_row *row, const char *quarantined)
 {
     struct step_selection *o = context;
@@ -452,11 +444,11 @@ static int select_step(void *context, const struct mf_step_row *row, const char 
         rule = "quarantine";
     } else if ((r = is_of_other_model(o, row, reason)) != 0) {
         rule = "model";
-    } else if (violates_no_fuse(o->g->batch, row->covers, reason)) {
+    } else if (mf_step_policy_no_fuse(o->g->batch, row->covers, reason)) {
         rule = "no_fuse";
     } else {
         r = violates_policy(o, row, reason);
-        rule = r > 0 ? "policy" : NULL;
+        rule = r > 0 ? "policy" : is_without_consumer(o, row, reason) ? "consumer" : NULL;
     }
     if (r < 0)
         return r;
@@ -518,11 +510,49 @@ static int end_with_steps(struct mf_farm *f, struct mf_task *g)
     return r < 0 ? r : mf_batch_check(f, g->batch);
 }
 
+/* The consumers whose tables cannot express the shape lose the task. */
+static int check_shape(struct mf_farm *f, struct mf_task *g)
+{
+    char why[MF_CONSUMER_WHY_MAX];
+    int r = 0;
+    for (enum mf_consumer c = 0; r == 0 && c < MF_CONSUMER_N_; c++) {
+        if ((mf_task_live_consumers(g) & MF_CONSUMER_BIT(c)) && !mf_consumer_takes_shape(c, &g->shape, why))
+            r = mf_task_lose(f, g, c, why);
+    }
+    return r;
+}
+
+/* The consumers that dispatch none of the selected steps lose the task. */
+static int check_consumers(struct mf_farm *f, struct mf_task *g, const struct step_selection *o)
+{
+    int r = 0;
+    for (enum mf_consumer c = 0; r == 0 && c < MF_CONSUMER_N_; c++) {
+        char reason[MF_REASON_MAX];
+        if (!(mf_task_live_consumers(g) & MF_CONSUMER_BIT(c)) || o->n_of[c] > 0)
+            continue;
+        mf_format(reason, sizeof(reason), "no candidate step%s%s; see the task's rejections",
+                  *o->why_not[c] ? ": " : "", o->why_not[c]);
+        r = mf_task_lose(f, g, c, reason);
+    }
+    return r;
+}
+
+static int begin_probing(struct mf_farm *f, struct mf_task *g, struct step_selection *o)
+{
+    if (g->batch->options.search == MF_SEARCH_ENUMERATE)
+        return end_with_steps(f, g);
+    int r = enter(f, g, MF_TASK_PROBING, "");
+    return r < 0 ? r : add_probe_units(f, g, o);
+}
+
 static int probe(struct mf_farm *f, struct mf_task *g)
 {
     struct step_selection o = {.f = f, .g = g};
     assert(g->state == MF_TASK_ENUMERATING);
-    int r = mf_families_of_batch(f, g->batch, g->class_id, &o.families);
+    int r = check_shape(f, g);
+    if (r < 0 || g->state == MF_TASK_FAILED)
+        return r;
+    r = mf_families_of_batch(f, g->batch, g->class_id, &o.families);
     if (r == 0)
         r = mf_families_choose_model(f, g);
     if (r == 0)
@@ -538,12 +568,10 @@ static int probe(struct mf_farm *f, struct mf_task *g)
     g->n_measured = 0;
     if (r == 0)
         r = mf_store_task_set_counts(f->store, g->id, g->n_steps, 0);
-    if (r == 0 && o.n == 0)
-        r = mf_task_fail(f, g, "no candidate step; see the task's rejections");
-    else if (r == 0 && g->batch->options.search == MF_SEARCH_ENUMERATE)
-        r = end_with_steps(f, g);
-    else if (r == 0 && (r = enter(f, g, MF_TASK_PROBING, "")) == 0)
-        r = add_probe_units(f, g, &o);
+    if (r == 0)
+        r = check_consumers(f, g, &o);
+    if (r == 0 && g->state != MF_TASK_FAILED)
+        r = begin_probing(f, g, &o);
     free(o.steps);
     free(o.excluded);
     return r;
@@ -619,11 +647,11 @@ int mf_task_probed(struct mf_farm *f, struct mf_task *g)
     return r < 0 ? r : mf_rank_task(f, g);
 }
 
-int mf_task_race(struct mf_farm *f, struct mf_task *g, const char *unit_body)
+int mf_task_race(struct mf_farm *f, struct mf_task *g, enum mf_consumer c, const char *unit_body)
 {
     assert(g->state == MF_TASK_RANKING || g->state == MF_TASK_RACING);
     int r = g->state == MF_TASK_RANKING ? enter(f, g, MF_TASK_RACING, "") : 0;
-    mf_task_drop_forecast(g);
+    mf_task_drop_forecast(g, c);
     return r < 0 ? r : mf_unit_add(f, g, MF_UNIT_RACE, unit_body, 0);
 }
 
@@ -672,7 +700,7 @@ static int end_if_idle(struct mf_farm *f, struct mf_task *g)
     return r < 0 ? r : mf_batch_check(f, g->batch);
 }
 
-/* Fails a task whose finalists all failed. The reason quotes the first finalist. */
+/* Ends a race whose finalists all failed. The reason quotes the first finalist. */
 static int fail_race(struct mf_farm *f, struct mf_task *g, const struct mf_lease *l)
 {
     char why[MF_REASON_MAX] = "", reason[MF_REASON_MAX];
@@ -682,7 +710,7 @@ static int fail_race(struct mf_farm *f, struct mf_task *g, const struct mf_lease
         return r;
     mf_format(reason, sizeof(reason), "all %zu finalists failed in the race; the first is %s: %s", l->n,
               mf_status_name(status), *why ? why : "no reason given");
-    return mf_task_fail(f, g, reason);
+    return mf_task_lose(f, g, l->consumer, reason);
 }
 
 /* ---- racing, comparing: reruns ---- */
@@ -704,7 +732,7 @@ int mf_task_rerun_done(struct mf_farm *f, struct mf_task *g, const struct mf_lea
 int mf_task_raced(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease, const cJSON *race)
 {
     struct mf_win w = {0};
-    assert(g->state == MF_TASK_RACING);
+    assert(g->state == MF_TASK_RACING || g->state == MF_TASK_COMPARING); /* another consumer may compare */
     if (!lease->second_try && any_pipeline_died(lease))
         return repeat_race(f, g, lease);
     int r = mf_config_race_times(f, lease, race);
@@ -723,7 +751,7 @@ int mf_task_won(struct mf_farm *f, struct mf_task *g, const struct mf_win *w)
 {
     int r = mf_config_write(f, g, w);
     mf_fault_at(MF_FAULT_CONFIG_STORED);
-    return r < 0 ? r : mf_promote_start(f, g);
+    return r < 0 ? r : mf_promote_start(f, g, w->consumer);
 }
 
 /* ---- racing ─► comparing ─► done ---- */
@@ -742,9 +770,9 @@ int mf_task_compared(struct mf_farm *f, struct mf_task *g, const struct mf_lease
                                                           : mf_promote_compared(f, g, lease);
 }
 
-int mf_task_decided(struct mf_farm *f, struct mf_task *g)
+int mf_task_decided(struct mf_farm *f, struct mf_task *g, enum mf_consumer c)
 {
-    int r = mf_regret_start(f, g);
+    int r = mf_regret_start(f, g, c);
     return r < 0 ? r : end_if_idle(f, g);
 }
 
@@ -752,23 +780,40 @@ int mf_task_regret_done(struct mf_farm *f, struct mf_task *g, const struct mf_le
                         const char *reason)
 {
     assert(g->state == MF_TASK_RACING || g->state == MF_TASK_COMPARING);
-    int r = race ? mf_regret_finish(f, lease, race) : mf_regret_skip(f, g, lease->routing, reason);
+    int r = race ? mf_regret_finish(f, lease, race)
+                 : mf_regret_skip(f, g, lease->consumer, lease->routing, reason);
     return r < 0 ? r : end_if_idle(f, g);
 }
 
 /* ---- to failed and cancelled ---- */
 
-int mf_task_fail(struct mf_farm *f, struct mf_task *g, const char *reason)
+/* The other tasks of the layer model may have waited for this task only. */
+static int continue_layer(struct mf_farm *f, struct mf_task *g)
 {
-    int r = enter(f, g, MF_TASK_FAILED, reason);
-    /* This task may have been the last one that the other tasks of its layer model waited for */
-    if (r == 0)
-        r = mf_ladder_rank(f, g->batch, g->class_id, g->layer_model);
+    int r = mf_ladder_rank(f, g->batch, g->class_id, g->layer_model);
     if (r == 0)
         r = mf_ladder_choose_layout(f, g->batch, g->class_id, g->layer_model);
     if (r == 0)
         r = mf_order_end_tasks(f, g->batch, g->class_id, g->layer_model);
     return r < 0 ? r : mf_batch_check(f, g->batch);
+}
+
+int mf_task_fail(struct mf_farm *f, struct mf_task *g, const char *reason)
+{
+    int r = enter(f, g, MF_TASK_FAILED, reason);
+    return r < 0 ? r : continue_layer(f, g);
+}
+
+int mf_task_lose(struct mf_farm *f, struct mf_task *g, enum mf_consumer c, const char *reason)
+{
+    char reasons[MF_REASON_MAX] = "";
+    int r = mf_store_task_lose(f->store, g->id, c, reason);
+    g->lost |= MF_CONSUMER_BIT(c);
+    mf_task_drop_forecast(g, c);
+    if (r < 0 || mf_task_live_consumers(g))
+        return r < 0 ? r : continue_layer(f, g);
+    r = mf_store_task_reasons(f->store, g->id, reasons, sizeof(reasons));
+    return r < 0 ? r : mf_task_fail(f, g, reasons);
 }
 
 /* Adds units for the incomplete enumerations of an ended task that other tasks share, because its own units

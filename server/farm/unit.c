@@ -201,13 +201,15 @@ static int lease_new(struct mf_farm *f, const struct mf_unit_row *row, struct mf
         r = read_ids(body, "pipelines", MF_FINALISTS_MAX, l);
     if (r < 0)
         return r;
-    const char *routing;
+    const char *routing, *consumer;
     l->n_groups = cJSON_GetArraySize(mf_json_array(body, "layouts"));
     l->end_ms = INT64_MAX; /* set when the items are known */
     (void)mf_json_bool(body, "second_try", &l->second_try);
     (void)mf_json_bool(body, "rerun", &l->rerun);
     (void)mf_json_i64(body, "enumeration", 1, INT64_MAX, &l->enumeration);
     (void)mf_json_i64(body, "first_worker", 1, INT64_MAX, &l->first_worker);
+    if (mf_json_text(body, "consumer", &consumer) == 0 && mf_consumer_parse(consumer, &l->consumer) < 0)
+        return -EBADMSG;
     if (mf_json_text(body, "routing", &routing) == 0) {
         l->routing = strdup(routing);
         if (!l->routing)
@@ -505,9 +507,10 @@ static int pin_task(struct mf_farm *f, struct mf_lease *l, const struct mf_slot 
 static int end_without_second_device(struct mf_farm *f, struct mf_lease *l)
 {
     struct mf_task *g = l->task;
+    const enum mf_consumer consumer = l->consumer;
     int r = mf_lease_done(f, l);
     mf_lease_free(l);
-    return r < 0 ? r : mf_promote_without_second(f, g);
+    return r < 0 ? r : mf_promote_without_second(f, g, consumer);
 }
 
 static int grant(struct mf_farm *f, struct mf_slot *slot, const struct mf_unit_row *row)
@@ -630,9 +633,9 @@ static int fail_unit(struct mf_farm *f, struct mf_lease *l, const char *why)
     case MF_UNIT_RACE:
         return l->routing ? mf_task_regret_done(f, g, l, NULL, reason)
                : l->rerun ? mf_task_rerun_done(f, g, l, NULL, reason)
-                          : mf_task_fail(f, g, reason);
+                          : mf_task_lose(f, g, l->consumer, reason);
     case MF_UNIT_COMPARE:
-        return mf_promote_not_compared(f, g, reason);
+        return mf_promote_not_compared(f, g, l->consumer, reason);
     case MF_UNIT_N_:
         break;
     }

@@ -110,7 +110,7 @@ static int read_version(struct mf_store *s, int *ret)
     return r;
 }
 
-int mf_store_apply_schema(struct mf_store *s, const struct mf_schema *schema)
+static int migrate(struct mf_store *s, const struct mf_schema *schema)
 {
     int version = 0;
     /* IMMEDIATE, so that if two moefarmd processes start in a new folder at the same time, one waits for the
@@ -141,6 +141,17 @@ int mf_store_apply_schema(struct mf_store *s, const struct mf_schema *schema)
     if (!sqlite3_get_autocommit(s->db))
         (void)sqlite3_exec(s->db, "ROLLBACK", NULL, NULL, NULL);
     return r;
+}
+
+/* Foreign keys are off meanwhile. Otherwise dropping a table, which is how SQLite changes a UNIQUE
+ * constraint, would look for the references to each of its rows. */
+int mf_store_apply_schema(struct mf_store *s, const struct mf_schema *schema)
+{
+    int r = run_text(s, "PRAGMA foreign_keys = OFF");
+    if (r == 0)
+        r = migrate(s, schema);
+    int on = run_text(s, "PRAGMA foreign_keys = ON");
+    return r < 0 ? r : on;
 }
 
 static int open_at(const char *path, int flags, const char *vfs, struct mf_store **ret)
@@ -204,7 +215,7 @@ static int create(const char *path)
         return -errno;
     int r = open_at(temporary, SQLITE_OPEN_READWRITE, NULL, &s);
     if (r == 0)
-        r = run_text(s, "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON");
+        r = run_text(s, "PRAGMA synchronous = FULL");
     if (r == 0)
         r = mf_store_apply_schema(s, &mf_schema);
     s = mf_store_free(s);
@@ -247,7 +258,7 @@ int mf_store_open(const char *path, struct mf_store **ret)
     /* Checkpoints are rare, so that a page that many transactions change is copied to the database only once
      */
     r = run_text(s,
-                 "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;"
+                 "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;"
                  "PRAGMA wal_autocheckpoint = 6144; PRAGMA cache_size = -65536; PRAGMA temp_store = MEMORY;"
                  "PRAGMA journal_size_limit = 67108864");
     if (r == 0)

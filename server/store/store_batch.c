@@ -101,6 +101,11 @@ int mf_store_batches_remove_partial(struct mf_store *s)
 {
     int r = mf_sql_write(s, "DELETE FROM baseline_row WHERE batch IN (" PARTIAL ")", "");
     if (r == 0)
+        r = mf_sql_write(s,
+                         "DELETE FROM task_consumer WHERE task IN (SELECT id FROM task WHERE batch IN"
+                         " (" PARTIAL "))",
+                         "");
+    if (r == 0)
         r = mf_sql_write(s, "DELETE FROM task WHERE batch IN (" PARTIAL ")", "");
     return r < 0 ? r : mf_sql_write(s, "DELETE FROM batch WHERE state = 'cancelled' AND receipt = ''", "");
 }
@@ -146,11 +151,55 @@ int mf_store_shape(struct mf_store *s, const struct mf_shape *shape, int64_t *re
     return r < 0 ? r : 0;
 }
 
-int mf_store_task_add(struct mf_store *s, int64_t batch, int64_t shape, int64_t class, const char *reason)
+int mf_store_task_add(struct mf_store *s, int64_t batch, int64_t shape, int64_t class, mf_consumers consumers,
+                      const char *reason)
 {
-    return mf_sql_write(
-        s, "INSERT INTO task (batch, shape, class, state, reason) VALUES (?, ?, ?, 'waiting', ?)", "iiIt",
-        batch, shape, class, reason);
+    int r =
+        mf_sql_run(s, "INSERT INTO task (batch, shape, class, state, reason) VALUES (?, ?, ?, 'waiting', ?)",
+                   "iiIt", batch, shape, class, reason);
+    int64_t task = mf_store_last_id(s);
+    for (enum mf_consumer c = 0; r >= 0 && c < MF_CONSUMER_N_; c++) {
+        if (consumers & MF_CONSUMER_BIT(c))
+            r = mf_sql_run(s, "INSERT INTO task_consumer (task, consumer) VALUES (?, ?)", "it", task,
+                           mf_consumer_name(c));
+    }
+    return r < 0 ? r : 0;
+}
+
+int mf_store_task_consumers(struct mf_store *s, int64_t task, mf_consumers *ret_all, mf_consumers *ret_lost)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    mf_consumers all = 0, lost = 0;
+    int r = mf_sql(s, "SELECT consumer, reason <> '' FROM task_consumer WHERE task = ?", &q, "i", task);
+    while (r >= 0 && (r = mf_sql_next(q)) > 0) {
+        enum mf_consumer c;
+        r = mf_consumer_parse(mf_sql_text(q, 0), &c);
+        if (r < 0)
+            return r;
+        all |= MF_CONSUMER_BIT(c);
+        lost |= mf_sql_i64(q, 1) ? MF_CONSUMER_BIT(c) : 0;
+    }
+    *ret_all = all;
+    *ret_lost = lost;
+    return r;
+}
+
+int mf_store_task_lose(struct mf_store *s, int64_t task, enum mf_consumer consumer, const char *reason)
+{
+    return mf_sql_write(s, "UPDATE task_consumer SET reason = ? WHERE task = ? AND consumer = ?", "tit",
+                        reason, task, mf_consumer_name(consumer));
+}
+
+int mf_store_task_reasons(struct mf_store *s, int64_t task, char *ret, size_t cap)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql_first(s,
+                         "SELECT CASE WHEN count(DISTINCT reason) = 1 THEN reason ELSE group_concat(consumer"
+                         " || ': ' || reason, '; ') END FROM task_consumer WHERE task = ?",
+                         &q, "i", task);
+    if (r > 0)
+        mf_format(ret, cap, "%s", mf_sql_text(q, 0));
+    return r < 0 ? r : 0;
 }
 
 int mf_store_task_get(struct mf_store *s, int64_t task, struct mf_task_row *ret)
@@ -329,25 +378,26 @@ int mf_store_tasks_of_layer(struct mf_store *s, int64_t batch, int64_t class, co
         ret, "iit", batch, class, layer_model);
 }
 
+/* Tasks of the layer model that may still get a config for the consumer and have none yet. */
+#define WITHOUT_CONFIG                                                                                      \
+    " FROM shape s JOIN task g ON g.shape = s.id AND g.batch = ?1 AND g.class = ?2 JOIN task_consumer c ON" \
+    " c.task = g.id AND c.consumer = ?4 AND c.reason = '' WHERE s.layer_model = ?3 AND NOT EXISTS (SELECT"  \
+    " 1 FROM config f WHERE f.task = g.id AND f.consumer = ?4)"
+#define HAS_RACED " EXISTS (SELECT 1 FROM layout_race x WHERE x.task = g.id AND x.consumer = ?4)"
+
 int mf_store_tasks_raced(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
-                         struct mf_ids *ret, int64_t *ret_n_pending)
+                         enum mf_consumer consumer, struct mf_ids *ret, int64_t *ret_n_pending)
 {
-    int r = mf_sql_get_i64(
-        s,
-        "SELECT count(*) FROM shape s JOIN task g ON g.shape = s.id AND g.batch = ?1 AND g.class = ?2"
-        " WHERE s.layer_model = ?3 AND g.state IN ('waiting', 'enumerating', 'probing', 'ranking', 'racing')"
-        " AND NOT EXISTS (SELECT 1 FROM layout_race x WHERE x.task = g.id)"
-        " AND NOT EXISTS (SELECT 1 FROM config f WHERE f.task = g.id)",
-        ret_n_pending, "iit", batch, class, layer_model);
+    int r = mf_sql_get_i64(s,
+                           "SELECT count(*)" WITHOUT_CONFIG
+                           " AND g.state NOT IN ('done', 'failed', 'cancelled') AND NOT" HAS_RACED,
+                           ret_n_pending, "iitt", batch, class, layer_model, mf_consumer_name(consumer));
     if (r < 0)
         return r;
-    return mf_sql_ids(
-        s,
-        "SELECT g.id FROM shape s JOIN task g ON g.shape = s.id AND g.batch = ?1 AND g.class = ?2"
-        " WHERE s.layer_model = ?3 AND g.state = 'racing'"
-        " AND EXISTS (SELECT 1 FROM layout_race x WHERE x.task = g.id)"
-        " AND NOT EXISTS (SELECT 1 FROM config f WHERE f.task = g.id) ORDER BY s.token, g.id",
-        ret, "iit", batch, class, layer_model);
+    return mf_sql_ids(s,
+                      "SELECT g.id" WITHOUT_CONFIG " AND g.state IN ('racing', 'comparing') AND" HAS_RACED
+                      " ORDER BY s.token, g.id",
+                      ret, "iitt", batch, class, layer_model, mf_consumer_name(consumer));
 }
 
 int mf_store_open_tasks_count(struct mf_store *s, int64_t batch, int64_t *ret)

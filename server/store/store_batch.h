@@ -3,6 +3,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "common/moe/consumer.h"
 #include "common/moe/shape.h"
 #include "server/store/store.h"
 
@@ -52,7 +53,14 @@ int mf_store_batch_end(struct mf_store *s, int64_t batch, const char *state, int
 int mf_store_shape(struct mf_store *s, const struct mf_shape *shape, int64_t *ret);
 
 /* Adds a task. class 0: the class of the first worker to join. */
-int mf_store_task_add(struct mf_store *s, int64_t batch, int64_t shape, int64_t class, const char *reason);
+int mf_store_task_add(struct mf_store *s, int64_t batch, int64_t shape, int64_t class, mf_consumers consumers,
+                      const char *reason);
+/* Reads the consumers that the task serves, and those of them that get no config. */
+int mf_store_task_consumers(struct mf_store *s, int64_t task, mf_consumers *ret_all, mf_consumers *ret_lost);
+/* Stores why a consumer gets no config. */
+int mf_store_task_lose(struct mf_store *s, int64_t task, enum mf_consumer consumer, const char *reason);
+/* Formats the reasons of all consumers: one reason if they are equal, else "aiter: …; vllm: …". */
+int mf_store_task_reasons(struct mf_store *s, int64_t task, char *ret, size_t cap);
 struct mf_task_row {
     int64_t batch, shape, class, model;
     enum mf_task_state state;
@@ -103,10 +111,11 @@ int mf_store_tasks_of_batch(struct mf_store *s, int64_t batch,
  * earlier state. */
 int mf_store_tasks_of_layer(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
                             struct mf_ids *ret, int64_t *ret_n_pending);
-/* Lists the tasks of a layer model that raced over several layouts and have no config yet, ordered by token
- * count. *ret_n_pending: number of the layer model's unfinished tasks that have not raced yet. */
+/* Lists the tasks of a layer model that raced over several layouts for a consumer and have no config for it
+ * yet, ordered by token count. *ret_n_pending: number of the layer model's unfinished tasks that have not
+ * raced for the consumer yet. */
 int mf_store_tasks_raced(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
-                         struct mf_ids *ret, int64_t *ret_n_pending);
+                         enum mf_consumer consumer, struct mf_ids *ret, int64_t *ret_n_pending);
 /* Counts the tasks of the batch that have not ended. */
 int mf_store_open_tasks_count(struct mf_store *s, int64_t batch, int64_t *ret);
 /* Returns the id of an enumeration and whether it is complete; creates it if missing or dropped. */

@@ -9,21 +9,21 @@
 #include <math.h>
 #include <string.h>
 
-/* Parameters 1 to 5 of each query are the filter. A filter on one batch uses its own statement, so that
- * SQLite finds the batch's tasks by index. A task that ended before any device began to measure it has no
- * model. Such a task passes the filter for every model of its class. */
+/* Parameters 1 to 6 of each query are the filter; ?6 is the consumer. A filter on one batch uses its own
+ * statement, so that SQLite finds the batch's tasks by index. A task that ended before any device began to
+ * measure it has no model. Such a task passes the filter for every model of its class. */
 #define ANY_BATCH " ?1 IS NULL"
 #define ONE_BATCH " g.batch = ?1"
 #define FILTER(batch)                                                                                    \
     batch " AND (?2 IS NULL OR c.gfx = ?2) AND (?3 IS NULL OR c.cu_num = ?3)"                            \
           " AND (?4 IS NULL OR coalesce(m.name = ?4, EXISTS (SELECT 1 FROM device_model d WHERE d.class" \
           " = g.class AND d.name = ?4))) AND (?5 IS NULL OR s.layer_model = ?5)"
-#define FILTER_TYPES   "ItItt"
-#define FILTER_ARGS(f) (f)->batch, (f)->gfx, (f)->cu_num, (f)->model, (f)->layer_model
+#define FILTER_TYPES   "ItIttt"
+#define FILTER_ARGS(f) (f)->batch, (f)->gfx, (f)->cu_num, (f)->model, (f)->layer_model, (f)->consumer
 
 /* A config whose promotion is pending or undecided is not exported. */
-#define DECIDED(task)                                             \
-    " NOT EXISTS (SELECT 1 FROM promotion x WHERE x.task = " task \
+#define DECIDED(task)                                                                    \
+    " NOT EXISTS (SELECT 1 FROM promotion x WHERE x.task = " task " AND x.consumer = ?6" \
     " AND x.decision IN ('pending', 'undecided'))"
 
 /* If a key has several configs, the config with the highest id is used. Time stamps would be unreliable,
@@ -43,8 +43,9 @@
     "  row_number() OVER (PARTITION BY f.class, f.model, f.shape ORDER BY f.id DESC) AS nth"                 \
     "  FROM config f JOIN task g ON g.id = f.task JOIN shape s ON s.id = f.shape"                            \
     "  JOIN device_class c ON c.id = f.class JOIN device_model m ON m.id = f.model"                          \
-    "  JOIN pipeline p ON p.id = f.pipeline WHERE" FILTER(batch) " AND" DECIDED("f.task") ") q"              \
-    " LEFT JOIN promotion o ON o.task = q.task WHERE nth = 1"                                                \
+    "  JOIN pipeline p ON p.id = f.pipeline WHERE f.consumer = ?6 AND" FILTER(batch) " AND"                  \
+    DECIDED("f.task") ") q"                                                                                  \
+    " LEFT JOIN promotion o ON o.task = q.task AND o.consumer = ?6 WHERE nth = 1"                            \
     " ORDER BY q.gfx, q.cu_num, q.layer_model, q.token, q.model"
 /* clang-format on */
 
@@ -76,9 +77,11 @@ static int read_steps(struct mf_store *s, const char *ids, struct mf_export_conf
     return r;
 }
 
-static int read_config(struct mf_store *s, const struct mf_sql *q, mf_export_fn each, void *data)
+static int read_config(struct mf_store *s, const struct mf_sql *q, const char *consumer, mf_export_fn each,
+                       void *data)
 {
     struct mf_export_config c = {
+        .consumer = consumer,
         .class.cu_num = (int)mf_sql_i64(q, 1),
         .model = mf_sql_text(q, 2),
         .simulated = mf_sql_i64(q, 3) != 0,
@@ -116,7 +119,7 @@ int mf_store_export(struct mf_store *s, const struct mf_export_filter *filter, m
     int r = mf_sql(s, filter->batch ? CONFIGS(ONE_BATCH) : CONFIGS(ANY_BATCH), &q, FILTER_TYPES,
                    FILTER_ARGS(filter));
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
-        int e = read_config(s, q, each, data);
+        int e = read_config(s, q, filter->consumer, each, data);
         if (e < 0)
             return e;
     }
@@ -127,27 +130,32 @@ int mf_store_export(struct mf_store *s, const struct mf_export_filter *filter, m
  * for every model of its class. */
 #define OF_MODEL(model) \
     " (?4 IS NULL OR coalesce((SELECT d.name FROM device_model d WHERE d.id = " model ") = ?4, 1))"
-#define HAS_CONFIG                                                                                \
-    " EXISTS (SELECT 1 FROM config f WHERE f.shape = g.shape AND f.class = g.class AND" OF_MODEL( \
-        "f.model") " AND" DECIDED("f.task") ")"
+#define HAS_CONFIG                                                                                      \
+    " EXISTS (SELECT 1 FROM config f WHERE f.shape = g.shape AND f.class = g.class AND f.consumer = ?6" \
+    " AND" OF_MODEL("f.model") " AND" DECIDED("f.task") ")"
+#define SERVES(task) " EXISTS (SELECT 1 FROM task_consumer t WHERE t.task = " task " AND t.consumer = ?6)"
+/* Why the consumer has no config of the task; NULL: it has one, or the task is done and needs none. */
+#define REASON                                                                                              \
+    " coalesce((SELECT o.reason FROM promotion o WHERE o.task = g.id AND o.consumer = ?6 AND o.decision ="  \
+    " 'undecided'), (SELECT nullif(t.reason, '') FROM task_consumer t WHERE t.task = g.id AND t.consumer =" \
+    " ?6), CASE WHEN g.state = 'failed' THEN g.reason WHEN NOT" SERVES(                                     \
+        "g.id") " THEN 'batch ' || g.batch ||"                                                              \
+                " ' does not tune for ' || ?6 || '; submit a batch with consumer=' || ?6 END)"
 
-#define FAILED(batch)                                                                                    \
-    "SELECT c.gfx || '/' || c.cu_num, s.row, coalesce((SELECT o.reason FROM promotion o WHERE o.task = " \
-    "g.id),"                                                                                             \
-    " g.reason) FROM task g JOIN shape s ON s.id = g.shape"                                              \
-    " JOIN device_class c ON c.id = g.class LEFT JOIN device_model m ON m.id = g.model"                  \
-    " WHERE (g.state = 'failed' OR g.id IN (SELECT task FROM promotion WHERE decision = 'undecided')) "  \
-    "AND" FILTER(batch) " AND g.id = (SELECT max(x.id) FROM task x WHERE x.shape = g.shape "             \
-                        "AND x.class = g.class AND x.state IN ('done', 'failed') AND" OF_MODEL(          \
-                            "x.model") ")"                                                               \
-                                       " AND NOT" HAS_CONFIG                                             \
-                                       " ORDER BY c.gfx, c.cu_num, s.layer_model, s.token"
+/* A task that does not serve the consumer counts only if no task of its shape and class does. */
+#define FAILED(batch)                                                                                     \
+    "SELECT c.gfx || '/' || c.cu_num, s.row," REASON " AS why FROM task g JOIN shape s ON s.id = g.shape" \
+    " JOIN device_class c ON c.id = g.class LEFT JOIN device_model m ON m.id = g.model WHERE" FILTER(     \
+        batch) " AND g.id = (SELECT x.id FROM task x WHERE x.shape = g.shape AND x.class = g.class"       \
+               " AND x.state IN ('done', 'failed') AND" OF_MODEL("x.model") " ORDER BY" SERVES(           \
+                   "x.id") " DESC, x.id DESC LIMIT 1) AND NOT" HAS_CONFIG " AND why IS NOT NULL"          \
+                           " ORDER BY c.gfx, c.cu_num, s.layer_model, s.token"
 
 #define MISSING(batch)                                                                                       \
     "SELECT coalesce(c.gfx || '/' || c.cu_num, ''), s.row, 'the task is ' || g.state || CASE g.reason WHEN " \
     "'' THEN '' ELSE ': ' || g.reason END FROM task g JOIN shape s ON s.id = g.shape"                        \
     " LEFT JOIN device_class c ON c.id = g.class LEFT JOIN device_model m ON m.id = g.model"                 \
-    " WHERE g.state NOT IN ('done', 'failed') AND" FILTER(                                                   \
+    " WHERE g.state NOT IN ('done', 'failed') AND" SERVES("g.id") " AND" FILTER(                             \
         batch) " AND g.id = (SELECT max(x.id) FROM task x WHERE x.shape = g.shape AND x.class IS g.class "   \
                "AND" OF_MODEL("x.model") ")"                                                                 \
                                          " AND NOT EXISTS (SELECT 1 FROM task x WHERE x.shape = g.shape "    \
@@ -195,24 +203,26 @@ int mf_store_export_names(struct mf_store *s, int64_t pipeline, char *ret, size_
     return r;
 }
 
-int mf_store_export_promotion(struct mf_store *s, int64_t task, char *ret, size_t cap)
+int mf_store_export_promotion(struct mf_store *s, int64_t task, const char *consumer, char *ret, size_t cap)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     *ret = '\0';
     int r =
         mf_sql_first(s,
                      "SELECT json_object('decision', decision, 'reason', reason, 'source', source, 'known', "
-                     "known, 'known_us', known_us, 'least', least) FROM promotion WHERE task = ?",
-                     &q, "i", task);
+                     "known, 'known_us', known_us, 'least', least) FROM promotion WHERE task = ? AND"
+                     " consumer = ?",
+                     &q, "it", task, consumer);
     return r > 0 ? mf_copy(ret, cap, mf_sql_text(q, 0)) : r;
 }
 
-#define MODELS(batch)                                                                            \
-    "SELECT gfx || '/' || cu_num || ': ' || group_concat(name, ', ') FROM (SELECT DISTINCT "     \
-    "c.gfx AS gfx, c.cu_num AS cu_num,"                                                          \
-    " m.name AS name FROM config f JOIN task g ON g.id = f.task JOIN shape s ON s.id = f.shape"  \
-    " JOIN device_class c ON c.id = f.class JOIN device_model m ON m.id = f.model WHERE" FILTER( \
-        batch) " AND (m.simulated = 0 OR ?6) ORDER BY 1, 2, 3) GROUP BY gfx, cu_num HAVING count(*) > 1"
+#define MODELS(batch)                                                                                     \
+    "SELECT gfx || '/' || cu_num || ': ' || group_concat(name, ', ') FROM (SELECT DISTINCT "              \
+    "c.gfx AS gfx, c.cu_num AS cu_num,"                                                                   \
+    " m.name AS name FROM config f JOIN task g ON g.id = f.task JOIN shape s ON s.id = f.shape"           \
+    " JOIN device_class c ON c.id = f.class JOIN device_model m ON m.id = f.model WHERE f.consumer = ?6 " \
+    "AND" FILTER(                                                                                         \
+        batch) " AND (m.simulated = 0 OR ?7) ORDER BY 1, 2, 3) GROUP BY gfx, cu_num HAVING count(*) > 1"
 
 int mf_store_export_models(struct mf_store *s, const struct mf_export_filter *filter, bool simulated,
                            char *ret, size_t cap)

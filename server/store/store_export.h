@@ -1,6 +1,6 @@
-/* Reads the configs for an export: the latest config of every (class, model, shape) that passes the filter,
- * ordered by gfx, cu_num, layer model, token count and model. The order does not depend on when the configs
- * were found. */
+/* Reads the configs for an export: a consumer's latest config of every (class, model, shape) that passes the
+ * filter, ordered by gfx, cu_num, layer model, token count and model. The order does not depend on when the
+ * configs were found. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,6 +14,7 @@ struct mf_export_filter {
     int64_t batch;                         /* 0: any */
     const char *gfx, *model, *layer_model; /* NULL: any */
     int64_t cu_num;                        /* 0: any */
+    const char *consumer;                  /* never NULL */
 };
 
 #define MF_EXPORT_STEPS_MAX 16
@@ -30,6 +31,7 @@ struct mf_export_step {
 struct mf_export_config {
     struct mf_device_class class;
     int64_t config, task, pipeline, batch;         /* ids */
+    const char *consumer;                          /* name */
     const char *model, *row, *layout, *provenance; /* provenance, ties, regret: JSON */
     const char *ties, *regret;
     const char *options;      /* of the batch, JSON */
@@ -48,7 +50,8 @@ typedef int (*mf_export_fn)(const struct mf_export_config *c, void *data);
 /* Calls `each` for every config. If a call returns a negative value, stops and returns that value. */
 int mf_store_export(struct mf_store *s, const struct mf_export_filter *filter, mf_export_fn each, void *data);
 
-/* Called for shapes that have no exportable config and whose latest task failed or is undecided. */
+/* Called for shapes that have no exportable config for the consumer and whose latest task failed for it, is
+ * undecided, or does not serve it. */
 typedef int (*mf_export_left_out_fn)(const char *class, const char *row, const char *reason, void *data);
 int mf_store_export_failed(struct mf_store *s, const struct mf_export_filter *filter,
                            mf_export_left_out_fn each, void *data);
@@ -61,9 +64,9 @@ int mf_store_export_missing(struct mf_store *s, const struct mf_export_filter *f
 int mf_store_export_names(struct mf_store *s, int64_t pipeline, char *ret, size_t cap);
 
 #define MF_EXPORT_PROMOTION_MAX 8192
-/* Formats the promotion decision of a task as a JSON object {decision, reason, source, known, known_us,
- * least}; "" if the task has no decision. */
-int mf_store_export_promotion(struct mf_store *s, int64_t task, char *ret, size_t cap);
+/* Formats the promotion decision of a task for a consumer as a JSON object {decision, reason, source, known,
+ * known_us, least}; "" if the task has no decision. */
+int mf_store_export_promotion(struct mf_store *s, int64_t task, const char *consumer, char *ret, size_t cap);
 
 /* Lists the classes with configs of several models, as "gfx942/304: MI300X, MI325X; …"; "" if none. */
 int mf_store_export_models(struct mf_store *s, const struct mf_export_filter *filter, bool simulated,

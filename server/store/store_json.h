@@ -23,14 +23,20 @@ int mf_list_read(struct mf_sql *q, const struct mf_page *page, const struct mf_l
 int mf_list_rows(struct mf_sql *q, const struct mf_page *page, const char *types, struct mf_list *ret);
 /* Adds every row of q as an item of a new array member `name` of the object. */
 int mf_rows_json(struct mf_sql *q, const char *types, cJSON *object, const char *name);
-/* Query for the race of task ?1 as JSON, and for the pipeline that won within the chosen layout (NULL if
- * unknown). Its rows are the input of mf_race_json. */
-#define MF_RACE_OF_TASK                                                                                      \
-    "SELECT json_extract(r.extra, '$.race'), (SELECT coalesce(x.new, f.pipeline) FROM config f LEFT JOIN "   \
-    "promotion x ON x.task = f.task WHERE f.task = ?1) FROM result r WHERE r.task = ?1 AND r.step IS NULL "  \
-    "AND "                                                                                                   \
-    "r.pipeline IS NULL AND r.final = 1 AND json_extract(r.extra, '$.race') IS NOT NULL ORDER BY r.id DESC " \
-    "LIMIT 1"
+/* The consumer whose config is shown for a task if the request names none: the first one, in the order of
+ * common/moe/consumer.h, that has a config; else the first one. */
+#define MF_SHOWN_CONSUMER(task)                                                                     \
+    "(SELECT t.consumer FROM task_consumer t WHERE t.task = " task " ORDER BY NOT EXISTS (SELECT 1" \
+    " FROM config y WHERE y.task = t.task AND y.consumer = t.consumer), instr('moefarm,aiter,vllm," \
+    "sglang,any', t.consumer) LIMIT 1)"
+/* Query for the race of task ?1 for consumer ?2 as JSON, and for the pipeline that won within the chosen
+ * layout (NULL if unknown). Its rows are the input of mf_race_json. */
+#define MF_RACE_OF_TASK                                                                                    \
+    "SELECT json_extract(r.extra, '$.race'), (SELECT coalesce(x.new, f.pipeline) FROM config f LEFT JOIN " \
+    "promotion x ON x.task = f.task AND x.consumer = f.consumer WHERE f.task = ?1 AND f.consumer = ?2)"    \
+    " FROM result r WHERE r.task = ?1 AND r.step IS NULL AND r.pipeline IS NULL AND r.final = 1"           \
+    " AND json_extract(r.extra, '$.race') IS NOT NULL AND coalesce((SELECT json_extract(u.body,"           \
+    " '$.consumer') FROM unit u WHERE u.id = r.unit), 'moefarm') = ?2 ORDER BY r.id DESC LIMIT 1"
 /* Returns the race as JSON, or NULL if the text is not JSON. If the race had several groups (one per layout),
  * the top-level members are those of the winner's group. */
 cJSON *mf_race_json(const struct mf_sql *q);

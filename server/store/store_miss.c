@@ -11,14 +11,14 @@
 MF_NAMES_DEFINE(mf_miss_state, MF_MISS_, MF_MISS_MAP)
 
 /* TASK: latest task of m's shape on its class. STATE: state of miss m. If a task is done and has no config,
- * it only enumerated steps, so the miss is open. */
+ * it only enumerated steps, so the miss is open. Misses are those of libfmoe. */
 #define SAME_SHAPE_AND_CLASS                                                           \
     " JOIN shape s ON s.id = x.shape AND s.row = m.row JOIN device_class c ON c.id = " \
     "x.class AND c.gfx = m.gfx AND c.cu_num = m.cu_num"
 #define TASK " (SELECT max(x.id) FROM task x" SAME_SHAPE_AND_CLASS ")"
 #define STATE                                                                                               \
     " CASE WHEN EXISTS (SELECT 1 FROM config x" SAME_SHAPE_AND_CLASS                                        \
-    ") THEN 'tuned' ELSE coalesce((SELECT CASE g.state "                                                    \
+    " WHERE x.consumer = 'moefarm') THEN 'tuned' ELSE coalesce((SELECT CASE g.state "                       \
     "WHEN 'failed' THEN 'failed' WHEN 'cancelled' THEN 'failed' WHEN 'done' THEN 'open' ELSE 'tuning' END " \
     "FROM task g WHERE g.id =" TASK "), 'open') END"
 

@@ -42,8 +42,7 @@ int mf_store_known_from_baseline(struct mf_store *s, int64_t batch, int64_t shap
     return r > 0 ? read_known(q, "line", " of the baseline", ret) : r;
 }
 
-int mf_store_known_from_config(struct mf_store *s, int64_t batch, int64_t shape, int64_t class, int64_t model,
-                               struct mf_known *ret)
+int mf_store_known_from_config(struct mf_store *s, const struct mf_known_key *key, struct mf_known *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql_first(
@@ -52,9 +51,10 @@ int mf_store_known_from_config(struct mf_store *s, int64_t batch, int64_t shape,
         "  FROM pipeline p, json_each(p.steps) e CROSS JOIN step t ON t.id = e.value"
         "  JOIN kernel k ON k.id = t.kernel WHERE p.id = f.pipeline ORDER BY e.key)), f.us, g.batch"
         " FROM config f JOIN task g ON g.id = f.task WHERE f.class = ? AND f.shape = ? AND f.model = ?"
-        " AND g.batch < ? AND NOT EXISTS (SELECT 1 FROM promotion x WHERE x.task = f.task"
-        "  AND x.decision IN ('pending', 'undecided')) ORDER BY f.id DESC LIMIT 1",
-        &q, "iiii", class, shape, model, batch);
+        " AND g.batch < ? AND f.consumer = ? AND NOT EXISTS (SELECT 1 FROM promotion x"
+        "  WHERE x.task = f.task AND x.consumer = f.consumer AND x.decision IN ('pending', 'undecided'))"
+        " ORDER BY f.id DESC LIMIT 1",
+        &q, "iiiit", key->class, key->shape, key->model, key->batch, mf_consumer_name(key->consumer));
     return r > 0 ? read_known(q, "batch", "", ret) : r;
 }
 
@@ -63,11 +63,13 @@ int mf_store_skip_unnamed(struct mf_store *s, int64_t batch, const char *reason,
 {
     int r =
         mf_sql_ids(s,
-                   "INSERT INTO promotion (task, known, known_us, source, least, decision, reason, at_ms)"
-                   " SELECT g.id, '', k.us, 'line ' || k.line || ' of the baseline', json_extract(b.options,"
+                   "INSERT INTO promotion (task, consumer, known, known_us, source, least, decision, reason,"
+                   " at_ms) SELECT g.id, c.consumer, '', k.us, 'line ' || k.line || ' of the baseline', "
+                   "json_extract(b.options,"
                    " '$.min_effect'), 'undecided', ?2, ?3 FROM baseline_row k JOIN batch b ON b.id = k.batch"
                    " JOIN task g ON g.batch = k.batch AND g.shape = k.shape AND g.class = k.class"
-                   " WHERE k.batch = ?1 AND k.pipeline = '' AND g.state = 'waiting'"
+                   " JOIN task_consumer c ON c.task = g.id WHERE k.batch = ?1 AND k.pipeline = '' AND "
+                   "g.state = 'waiting'"
                    " AND json_extract(b.options, '$.search') <> 'enumerate' RETURNING task",
                    ret, "iti", batch, reason, now_ms);
     if (r < 0 || ret->n == 0)
@@ -121,11 +123,13 @@ int mf_store_step_rejection(struct mf_store *s, int64_t task, const char *family
 #define SORTED(steps) \
     "(SELECT group_concat(value) FROM (SELECT value FROM json_each(" steps ") ORDER BY value))"
 
-int mf_store_pipeline_find(struct mf_store *s, int64_t task, const char *steps, int64_t *ret)
+int mf_store_pipeline_find(struct mf_store *s, int64_t task, enum mf_consumer consumer, const char *steps,
+                           int64_t *ret)
 {
-    return mf_sql_get_i64(
-        s, "SELECT p.id FROM pipeline p WHERE p.task = ?1 AND " SORTED("p.steps") " = " SORTED("?2"), ret,
-        "it", task, steps);
+    return mf_sql_get_i64(s,
+                          "SELECT p.id FROM pipeline p WHERE p.task = ?1 AND p.consumer = ?3 AND " SORTED(
+                              "p.steps") " = " SORTED("?2"),
+                          ret, "itt", task, steps, mf_consumer_name(consumer));
 }
 
 /* ---- comparisons and decisions ---- */
@@ -134,20 +138,24 @@ int mf_store_promotion_add(struct mf_store *s, const struct mf_promotion *p, int
 {
     return mf_sql_write(
         s,
-        "INSERT INTO promotion (task, known, known_us, source, old, new, new_us, least, decision,"
-        " reason, at_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        "itdtIIddtti", p->task, p->known, p->known_us, p->source, p->old, p->new, p->new_us, p->least,
-        mf_decision_name(p->decision), p->reason, now_ms);
+        "INSERT INTO promotion (task, consumer, known, known_us, source, old, new, new_us, least, decision,"
+        " reason, at_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "ittdtIIddtti", p->task, mf_consumer_name(p->consumer), p->known, p->known_us, p->source, p->old,
+        p->new, p->new_us, p->least, mf_decision_name(p->decision), p->reason, now_ms);
 }
 
-int mf_store_promotion_get(struct mf_store *s, int64_t task, struct mf_promotion *ret)
+int mf_store_promotion_get(struct mf_store *s, int64_t task, enum mf_consumer consumer,
+                           struct mf_promotion *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql_first(
-        s, "SELECT old, new, known_us, new_us, least, decision FROM promotion WHERE task = ?", &q, "i", task);
+        s,
+        "SELECT old, new, known_us, new_us, least, decision FROM promotion WHERE task = ? AND consumer = ?",
+        &q, "it", task, mf_consumer_name(consumer));
     if (r <= 0)
         return r;
     *ret = (struct mf_promotion){.task = task,
+                                 .consumer = consumer,
                                  .old = mf_sql_i64(q, 0),
                                  .new = mf_sql_i64(q, 1),
                                  .known_us = mf_sql_double(q, 2),
@@ -157,11 +165,12 @@ int mf_store_promotion_get(struct mf_store *s, int64_t task, struct mf_promotion
     return r < 0 ? r : 1;
 }
 
-int mf_store_promotion_decide(struct mf_store *s, int64_t task, enum mf_decision decision, const char *reason,
-                              int64_t now_ms)
+int mf_store_promotion_decide(struct mf_store *s, int64_t task, enum mf_consumer consumer,
+                              enum mf_decision decision, const char *reason, int64_t now_ms)
 {
-    return mf_sql_write(s, "UPDATE promotion SET decision = ?, reason = ?, at_ms = ? WHERE task = ?", "ttii",
-                        mf_decision_name(decision), reason, now_ms, task);
+    return mf_sql_write(
+        s, "UPDATE promotion SET decision = ?, reason = ?, at_ms = ? WHERE task = ? AND consumer = ?",
+        "ttiit", mf_decision_name(decision), reason, now_ms, task, mf_consumer_name(consumer));
 }
 
 void mf_race_result_release(struct mf_race_result *r)
@@ -206,27 +215,30 @@ int mf_store_comparison_add(struct mf_store *s, const struct mf_comparison *c, i
     double none = (double)NAN;
     return mf_sql_write(
         s,
-        "INSERT INTO comparison (unit, task, worker, verdict, low, mid, high, n, old_us, new_us,"
+        "INSERT INTO comparison (unit, task, consumer, worker, verdict, low, mid, high, n, old_us, new_us,"
         " old_status, new_status, old_reason, new_reason, at_ms)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        "iiitdddiddtttti", c->unit, c->task, c->worker, c->judged ? mf_paired_verdict_name(c->p.verdict) : "",
-        c->judged ? i->low : none, c->judged ? i->mid : none, c->judged ? i->high : none, (int64_t)c->n,
-        c->old_us, c->new_us, mf_status_name(c->old_status), mf_status_name(c->new_status), c->old_reason,
-        c->new_reason, now_ms);
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "iititdddiddtttti", c->unit, c->task, mf_consumer_name(c->consumer), c->worker,
+        c->judged ? mf_paired_verdict_name(c->p.verdict) : "", c->judged ? i->low : none,
+        c->judged ? i->mid : none, c->judged ? i->high : none, (int64_t)c->n, c->old_us, c->new_us,
+        mf_status_name(c->old_status), mf_status_name(c->new_status), c->old_reason, c->new_reason, now_ms);
 }
 
-int mf_store_comparisons_each(struct mf_store *s, int64_t task, mf_comparison_fn fn, void *context)
+int mf_store_comparisons_each(struct mf_store *s, int64_t task, enum mf_consumer consumer,
+                              mf_comparison_fn fn, void *context)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(s,
                    "SELECT c.unit, c.worker, c.verdict, c.low, c.mid, c.high, c.n, c.old_us, c.new_us,"
                    " c.old_status, c.new_status, c.old_reason, c.new_reason, w.name FROM comparison c"
-                   " JOIN worker w ON w.id = c.worker WHERE c.task = ? ORDER BY c.unit",
-                   &q, "i", task);
+                   " JOIN worker w ON w.id = c.worker WHERE c.task = ? AND c.consumer = ?"
+                   " ORDER BY c.unit",
+                   &q, "it", task, mf_consumer_name(consumer));
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         struct mf_comparison c = {
             .unit = mf_sql_i64(q, 0),
             .task = task,
+            .consumer = consumer,
             .worker = mf_sql_i64(q, 1),
             .judged = *mf_sql_text(q, 2) != 0,
             .p.change = {mf_sql_double(q, 3), mf_sql_double(q, 4), mf_sql_double(q, 5)},

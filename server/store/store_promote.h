@@ -4,6 +4,7 @@
 
 #include "common/base/names.h"
 #include "common/base/paired.h"
+#include "common/moe/consumer.h"
 #include "common/moe/status.h"
 #include "server/store/store_batch.h"
 
@@ -31,14 +32,17 @@ struct mf_known {
 /* Finds the batch's baseline row of the key. Returns 1, or 0 if there is no such row. */
 int mf_store_known_from_baseline(struct mf_store *s, int64_t batch, int64_t shape, int64_t class,
                                  struct mf_known *ret);
-/* Finds the latest decided config of the key from an earlier batch. Returns 1, or 0 if there is no such
- * config. */
-int mf_store_known_from_config(struct mf_store *s, int64_t batch, int64_t shape, int64_t class, int64_t model,
-                               struct mf_known *ret);
+/* Finds the consumer's latest decided config of the key from an earlier batch. Returns 1, or 0 if there is no
+ * such config. */
+struct mf_known_key {
+    int64_t batch, shape, class, model;
+    enum mf_consumer consumer;
+};
+int mf_store_known_from_config(struct mf_store *s, const struct mf_known_key *key, struct mf_known *ret);
 
 /* Ends the batch's waiting tasks whose baseline row names no pipeline: the state becomes done, and the
- * promotion undecided with the given reason. Adds the ids of these tasks to ret. Does nothing for a batch
- * that only enumerates. */
+ * promotion undecided with the given reason. Adds the ids of these tasks to ret, once per consumer. Does
+ * nothing for a batch that only enumerates. */
 int mf_store_skip_unnamed(struct mf_store *s, int64_t batch, const char *reason, int64_t now_ms,
                           struct mf_ids *ret);
 /* Lists the batches in which mf_store_skip_unnamed may end tasks of the class. */
@@ -53,15 +57,17 @@ int mf_store_step_find(struct mf_store *s, int64_t task, const char *family, con
  * matches. */
 int mf_store_step_rejection(struct mf_store *s, int64_t task, const char *family, const char *name,
                             char ret[MF_REASON_MAX]);
-/* Finds the task's pipeline with these steps, in any order. steps: JSON array of step ids. Returns 1, or 0
- * if there is no such pipeline. */
-int mf_store_pipeline_find(struct mf_store *s, int64_t task, const char *steps, int64_t *ret);
+/* Finds the consumer's pipeline with these steps, in any order. steps: JSON array of step ids. Returns 1, or
+ * 0 if there is no such pipeline. */
+int mf_store_pipeline_find(struct mf_store *s, int64_t task, enum mf_consumer consumer, const char *steps,
+                           int64_t *ret);
 
 /* ---- comparisons and decisions ---- */
 
 struct mf_promotion {
     /* old, new: ids of pipelines; 0: no pipeline. new is 0 only if nothing was measured */
     int64_t task, old, new;
+    enum mf_consumer consumer;
     const char *known, *source;
     double known_us, new_us; /* NAN: none */
     double least;
@@ -69,10 +75,11 @@ struct mf_promotion {
     const char *reason;
 };
 int mf_store_promotion_add(struct mf_store *s, const struct mf_promotion *p, int64_t now_ms);
-/* Reads all members except the texts, which are NULL. Returns 1, or 0 if the task has no promotion. */
-int mf_store_promotion_get(struct mf_store *s, int64_t task, struct mf_promotion *ret);
-int mf_store_promotion_decide(struct mf_store *s, int64_t task, enum mf_decision decision, const char *reason,
-                              int64_t now_ms);
+/* Reads all members except the texts, which are NULL. Returns 1, or 0 if the consumer has no promotion. */
+int mf_store_promotion_get(struct mf_store *s, int64_t task, enum mf_consumer consumer,
+                           struct mf_promotion *ret);
+int mf_store_promotion_decide(struct mf_store *s, int64_t task, enum mf_consumer consumer,
+                              enum mf_decision decision, const char *reason, int64_t now_ms);
 
 /* Result of one pipeline in one attempt of a race or comparison. */
 struct mf_race_result {
@@ -89,6 +96,7 @@ int mf_store_race_result_get(struct mf_store *s, int64_t unit, int64_t attempt, 
 
 struct mf_comparison {
     int64_t unit, task, worker;
+    enum mf_consumer consumer;
     bool judged; /* both pipelines were timed, so p is valid */
     struct mf_paired p;
     size_t n;
@@ -100,4 +108,5 @@ struct mf_comparison {
 int mf_store_comparison_add(struct mf_store *s, const struct mf_comparison *c, int64_t now_ms);
 /* Called for each comparison, ordered by unit. The texts are valid during the callback. */
 typedef int (*mf_comparison_fn)(void *context, const struct mf_comparison *c);
-int mf_store_comparisons_each(struct mf_store *s, int64_t task, mf_comparison_fn fn, void *context);
+int mf_store_comparisons_each(struct mf_store *s, int64_t task, enum mf_consumer consumer,
+                              mf_comparison_fn fn, void *context);

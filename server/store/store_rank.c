@@ -61,10 +61,11 @@ int mf_store_pipeline_add(struct mf_store *s, const struct mf_pipeline_row *row,
 {
     int r = mf_sql_run(
         s,
-        "INSERT INTO pipeline (task, place, steps, structure, block_m, layout, sum_us, forecast_us,"
-        " finalist) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        "iittitddi", row->task, (int64_t)row->place, row->steps, row->structure, (int64_t)row->block_m,
-        row->layout, row->sum_us, row->forecast_us, (int64_t)row->finalist);
+        "INSERT INTO pipeline (task, consumer, place, steps, structure, block_m, layout, sum_us, forecast_us,"
+        " finalist) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "itittitddi", row->task, mf_consumer_name(row->consumer), (int64_t)row->place, row->steps,
+        row->structure, (int64_t)row->block_m, row->layout, row->sum_us, row->forecast_us,
+        (int64_t)row->finalist);
     if (r < 0)
         return r;
     *ret = mf_store_last_id(s);
@@ -108,19 +109,21 @@ int mf_store_pipeline_get(struct mf_store *s, int64_t pipeline, struct mf_pipeli
 int mf_store_layout_set(struct mf_store *s, const struct mf_layout_row *row)
 {
     return mf_sql_write(s,
-                        "INSERT INTO layout_choice (batch, class, layer_model, layout, us, body)"
-                        " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (batch, class, layer_model) DO UPDATE SET"
-                        " layout = excluded.layout, us = excluded.us, body = excluded.body",
-                        "iittdt", row->batch, row->class, row->layer_model, row->layout, row->us, row->body);
+                        "INSERT INTO layout_choice (batch, class, layer_model, consumer, layout, us, body)"
+                        " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (batch, class, layer_model, consumer)"
+                        " DO UPDATE SET layout = excluded.layout, us = excluded.us, body = excluded.body",
+                        "iitttdt", row->batch, row->class, row->layer_model, mf_consumer_name(row->consumer),
+                        row->layout, row->us, row->body);
 }
 
 int mf_store_layout_body(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
-                         char **ret)
+                         enum mf_consumer consumer, char **ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r =
-        mf_sql_first(s, "SELECT body FROM layout_choice WHERE batch = ? AND class = ? AND layer_model = ?",
-                     &q, "iit", batch, class, layer_model);
+    int r = mf_sql_first(s,
+                         "SELECT body FROM layout_choice WHERE batch = ? AND class = ? AND layer_model = ?"
+                         " AND consumer = ?",
+                         &q, "iitt", batch, class, layer_model, mf_consumer_name(consumer));
     if (r <= 0)
         return r;
     *ret = strdup(mf_sql_text(q, 0));
@@ -130,11 +133,11 @@ int mf_store_layout_body(struct mf_store *s, int64_t batch, int64_t class, const
 int mf_store_layout_race_add(struct mf_store *s, const struct mf_layout_race_row *row)
 {
     return mf_sql_write(s,
-                        "INSERT INTO layout_race (task, layout, pipeline, us, mad, n, tries, unstable, ties,"
-                        " provenance) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                        "itiddiittt", row->task, row->layout, row->pipeline, row->reported.us,
-                        row->reported.mad, row->reported.n, row->reported.tries, row->reported.unstable,
-                        row->ties, row->provenance);
+                        "INSERT INTO layout_race (task, consumer, layout, pipeline, us, mad, n, tries,"
+                        " unstable, ties, provenance) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                        "ittiddiittt", row->task, mf_consumer_name(row->consumer), row->layout, row->pipeline,
+                        row->reported.us, row->reported.mad, row->reported.n, row->reported.tries,
+                        row->reported.unstable, row->ties, row->provenance);
 }
 
 /* Reads us, mad, n, tries and unstable from this column on. */
@@ -147,15 +150,17 @@ static struct mf_reported read_reported(const struct mf_sql *q, int column)
                                 .unstable = mf_sql_text(q, column + 4)};
 }
 
-int mf_store_layout_races_each(struct mf_store *s, int64_t task, mf_layout_race_fn fn, void *context)
+int mf_store_layout_races_each(struct mf_store *s, int64_t task, enum mf_consumer consumer,
+                               mf_layout_race_fn fn, void *context)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(s,
                    "SELECT layout, pipeline, ties, provenance, us, mad, n, tries, unstable FROM layout_race"
-                   " WHERE task = ? ORDER BY layout",
-                   &q, "i", task);
+                   " WHERE task = ? AND consumer = ? ORDER BY layout",
+                   &q, "it", task, mf_consumer_name(consumer));
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         const struct mf_layout_race_row row = {.task = task,
+                                               .consumer = consumer,
                                                .layout = mf_sql_text(q, 0),
                                                .pipeline = mf_sql_i64(q, 1),
                                                .ties = mf_sql_text(q, 2),
@@ -170,12 +175,12 @@ int mf_store_config_add(struct mf_store *s, const struct mf_config_row *row, int
 {
     return mf_sql_write(
         s,
-        "INSERT INTO config (task, shape, class, model, pipeline, us, mad, n, tries, unstable, us1, us2,"
-        " err1, err2, ties, provenance, at_ms)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        "iiiiiddiitddddtti", row->task, row->shape, row->class, row->model, row->pipeline, row->reported.us,
-        row->reported.mad, row->reported.n, row->reported.tries, row->reported.unstable, row->us1, row->us2,
-        row->err1, row->err2, row->ties, row->provenance, now_ms);
+        "INSERT INTO config (task, consumer, shape, class, model, pipeline, us, mad, n, tries, unstable, us1,"
+        " us2, err1, err2, ties, provenance, at_ms)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "itiiiiddiitddddtti", row->task, mf_consumer_name(row->consumer), row->shape, row->class, row->model,
+        row->pipeline, row->reported.us, row->reported.mad, row->reported.n, row->reported.tries,
+        row->reported.unstable, row->us1, row->us2, row->err1, row->err2, row->ties, row->provenance, now_ms);
 }
 
 int mf_store_config_replace(struct mf_store *s, const struct mf_config_row *row)
@@ -183,30 +188,33 @@ int mf_store_config_replace(struct mf_store *s, const struct mf_config_row *row)
     return mf_sql_write(
         s,
         "UPDATE config SET pipeline = ?, us = ?, mad = ?, n = ?, tries = ?, unstable = ?, us1 = ?, us2 = ?,"
-        " err1 = ?, err2 = ?, ties = ?, provenance = ? WHERE task = ?",
-        "iddiitddddtti", row->pipeline, row->reported.us, row->reported.mad, row->reported.n,
+        " err1 = ?, err2 = ?, ties = ?, provenance = ? WHERE task = ? AND consumer = ?",
+        "iddiitddddttit", row->pipeline, row->reported.us, row->reported.mad, row->reported.n,
         row->reported.tries, row->reported.unstable, row->us1, row->us2, row->err1, row->err2, row->ties,
-        row->provenance, row->task);
+        row->provenance, row->task, mf_consumer_name(row->consumer));
 }
 
 int mf_store_config_set_time(struct mf_store *s, const struct mf_config_row *row, int64_t *ret_n_ties)
 {
     int r = mf_sql_write(
         s,
-        "UPDATE config SET us = ?, mad = ?, n = ?, tries = ?, unstable = ?, us1 = ?, us2 = ? WHERE task = ?",
-        "ddiitddi", row->reported.us, row->reported.mad, row->reported.n, row->reported.tries,
-        row->reported.unstable, row->us1, row->us2, row->task);
+        "UPDATE config SET us = ?, mad = ?, n = ?, tries = ?, unstable = ?, us1 = ?, us2 = ? WHERE task = ?"
+        " AND consumer = ?",
+        "ddiitddit", row->reported.us, row->reported.mad, row->reported.n, row->reported.tries,
+        row->reported.unstable, row->us1, row->us2, row->task, mf_consumer_name(row->consumer));
     if (r < 0)
         return r;
-    r = mf_sql_get_i64(s, "SELECT json_array_length(ties) FROM config WHERE task = ?", ret_n_ties, "i",
-                       row->task);
+    r = mf_sql_get_i64(s, "SELECT json_array_length(ties) FROM config WHERE task = ? AND consumer = ?",
+                       ret_n_ties, "it", row->task, mf_consumer_name(row->consumer));
     return r < 0 ? r : 0;
 }
 
-int mf_store_config_get(struct mf_store *s, int64_t task, int64_t *ret_pipeline, double *ret_us)
+int mf_store_config_get(struct mf_store *s, int64_t task, enum mf_consumer consumer, int64_t *ret_pipeline,
+                        double *ret_us)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql_first(s, "SELECT pipeline, us FROM config WHERE task = ?", &q, "i", task);
+    int r = mf_sql_first(s, "SELECT pipeline, us FROM config WHERE task = ? AND consumer = ?", &q, "it", task,
+                         mf_consumer_name(consumer));
     if (r <= 0)
         return r < 0 ? r : -ENOENT;
     *ret_pipeline = mf_sql_i64(q, 0);
@@ -220,18 +228,20 @@ int mf_store_pipeline_set_race(struct mf_store *s, int64_t pipeline, double us, 
                         pipeline);
 }
 
-#define LAYER   " FROM shape s CROSS JOIN task g ON g.shape = s.id AND g.batch = ?1 AND g.class = ?2"
-#define DECIDED " NOT EXISTS (SELECT 1 FROM promotion x WHERE x.task = f.task AND x.decision = 'pending')"
+#define LAYER " FROM shape s CROSS JOIN task g ON g.shape = s.id AND g.batch = ?1 AND g.class = ?2"
+#define DECIDED                                                                                    \
+    " NOT EXISTS (SELECT 1 FROM promotion x WHERE x.task = f.task AND x.consumer = f.consumer AND" \
+    " x.decision = 'pending')"
 
 int mf_store_rungs_each(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
-                        mf_rung_fn fn, void *context)
+                        enum mf_consumer consumer, mf_rung_fn fn, void *context)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(s,
                    "SELECT g.id, s.token, f.us, f.mad, f.n, f.tries, f.unstable" LAYER
-                   " JOIN config f ON f.task = g.id WHERE s.layer_model = ?3 AND" DECIDED
+                   " JOIN config f ON f.task = g.id AND f.consumer = ?4 WHERE s.layer_model = ?3 AND" DECIDED
                    " ORDER BY s.token, g.id",
-                   &q, "iit", batch, class, layer_model);
+                   &q, "iitt", batch, class, layer_model, mf_consumer_name(consumer));
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         const struct mf_rung_row row = {
             .task = mf_sql_i64(q, 0), .token = mf_sql_i64(q, 1), .reported = read_reported(q, 2)};
@@ -250,30 +260,37 @@ int mf_store_task_of_most_tokens(struct mf_store *s, int64_t batch, int64_t clas
                           ret, "iit", batch, class, layer_model);
 }
 
-int mf_store_config_decided(struct mf_store *s, int64_t task)
+int mf_store_configs_decided(struct mf_store *s, int64_t task)
 {
-    int64_t found;
-    return mf_sql_get_i64(s, "SELECT 1 FROM config f WHERE f.task = ? AND" DECIDED, &found, "i", task);
+    int64_t undecided = 1;
+    int r = mf_sql_get_i64(s,
+                           "SELECT EXISTS (SELECT 1 FROM task_consumer c WHERE c.task = ? AND c.reason = ''"
+                           " AND NOT EXISTS (SELECT 1 FROM config f WHERE f.task = c.task"
+                           " AND f.consumer = c.consumer AND" DECIDED "))",
+                           &undecided, "i", task);
+    return r < 0 ? r : !undecided;
 }
 
-int mf_store_survivors_each(struct mf_store *s, int64_t task, const char *layout, mf_survivor_fn fn,
-                            void *context)
+int mf_store_survivors_each(struct mf_store *s, int64_t task, enum mf_consumer consumer, const char *layout,
+                            mf_survivor_fn fn, void *context)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(s,
                    "SELECT p.id, r.us, p.block_m FROM result r JOIN pipeline p ON p.id = r.pipeline"
                    " WHERE r.task = ?1 AND r.step IS NULL AND r.final = 1 AND r.status = 'ok' AND r.us > 0"
-                   " AND (?2 IS NULL OR p.layout = ?2) ORDER BY r.id",
-                   &q, "it", task, layout);
+                   " AND (?2 IS NULL OR p.layout = ?2) AND p.consumer = ?3 ORDER BY r.id",
+                   &q, "itt", task, layout, mf_consumer_name(consumer));
     while (r >= 0 && (r = mf_sql_next(q)) > 0)
         r = fn(context, mf_sql_i64(q, 0), mf_sql_double(q, 1), (int)mf_sql_i64(q, 2));
     return r;
 }
 
-int mf_store_config_regret(struct mf_store *s, int64_t task, const char *json)
+int mf_store_config_regret(struct mf_store *s, int64_t task, enum mf_consumer consumer, const char *json)
 {
-    return mf_sql_write(s, "UPDATE config SET regret = json_insert(regret, '$[#]', json(?2)) WHERE task = ?1",
-                        "it", task, json);
+    return mf_sql_write(s,
+                        "UPDATE config SET regret = json_insert(regret, '$[#]', json(?3)) WHERE task = ?1"
+                        " AND consumer = ?2",
+                        "itt", task, mf_consumer_name(consumer), json);
 }
 
 int mf_store_forecast_ratios_each(struct mf_store *s, int64_t batch, mf_forecast_ratio_fn fn, void *context)

@@ -103,22 +103,24 @@ static int add_waiting(struct mf_store *s, int64_t id, cJSON *batch)
 }
 
 /* Layout choices written by older versions lack some members of the body. */
-#define LAYOUT_COLUMNS                                                                                     \
-    "SELECT c.gfx || '/' || c.cu_num AS class, l.layer_model AS layer_model, l.layout AS layout, l.us AS " \
-    "us,"                                                                                                  \
-    " json_extract(l.body, '$.free_gain') AS free_gain, coalesce(json_extract(l.body, '$.by'), "           \
-    "'forecast') AS by,"                                                                                   \
-    " coalesce(json_extract(l.body, '$.pending'), 0) AS pending, coalesce(json_extract(l.body, "           \
-    "'$.layouts'), '[]') AS "                                                                              \
-    "layouts"                                                                                              \
+#define LAYOUT_COLUMNS                                                                                 \
+    "SELECT c.gfx || '/' || c.cu_num AS class, l.layer_model AS layer_model, l.consumer AS consumer, " \
+    "l.layout AS layout, l.us AS "                                                                     \
+    "us,"                                                                                              \
+    " json_extract(l.body, '$.free_gain') AS free_gain, coalesce(json_extract(l.body, '$.by'), "       \
+    "'forecast') AS by,"                                                                               \
+    " coalesce(json_extract(l.body, '$.pending'), 0) AS pending, coalesce(json_extract(l.body, "       \
+    "'$.layouts'), '[]') AS "                                                                          \
+    "layouts"                                                                                          \
     " FROM layout_choice l JOIN device_class c ON c.id = l.class"
-#define LAYOUT_TYPES "tttddtbj"
+#define LAYOUT_TYPES "ttttddtbj"
 
 static int add_layouts(struct mf_store *s, int64_t id, cJSON *batch)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r =
-        mf_sql(s, LAYOUT_COLUMNS " WHERE l.batch = ?1 ORDER BY c.gfx, c.cu_num, l.layer_model", &q, "i", id);
+        mf_sql(s, LAYOUT_COLUMNS " WHERE l.batch = ?1 ORDER BY c.gfx, c.cu_num, l.layer_model, l.consumer",
+               &q, "i", id);
     return r < 0 ? r : mf_rows_json(q, LAYOUT_TYPES, batch, "layouts");
 }
 
@@ -192,12 +194,17 @@ int mf_read_batch(struct mf_store *s, int64_t id, cJSON **ret)
     " m.name AS model, g.state AS state, g.reason AS reason, g.n_steps AS steps, g.n_measured AS measured,"  \
     " g.ended_ms AS ended_ms, f.us AS us, f.mad AS mad, f.n AS n,"                                           \
     " f.unstable AS unstable, f.pipeline AS pipeline, p.structure AS structure, x.decision AS decision,"     \
+    " o.consumer AS consumer,"                                                                               \
     " p.steps"                                                                                               \
     " FROM task g JOIN shape s ON s.id = g.shape LEFT JOIN device_class c ON c.id = g.class"                 \
-    " LEFT JOIN device_model m ON m.id = g.model LEFT JOIN config f ON f.task = g.id LEFT JOIN pipeline p "  \
-    "ON p.id = f.pipeline LEFT JOIN promotion x ON x.task = g.id"
-#define TASK_TYPES "ii.tttttiiiddititt."
-enum { TASK_ROW = 2, TASK_STEPS = 18 };
+    " LEFT JOIN device_model m ON m.id = g.model LEFT JOIN task_consumer o ON o.task = g.id"                 \
+    " AND o.consumer = coalesce(?5, " MF_SHOWN_CONSUMER(                                                     \
+        "g.id") ") LEFT JOIN config f ON f.task = g.id AND"                                                  \
+                " f.consumer = o.consumer LEFT JOIN pipeline p ON p.id = f.pipeline LEFT JOIN promotion x "  \
+                "ON x.task ="                                                                                \
+                " g.id AND x.consumer = o.consumer"
+#define TASK_TYPES "ii.tttttiiiddititt" /* consumer: */ "t."
+enum { TASK_ROW = 2, TASK_STEPS = 19 };
 
 /* Returns ["family:step", …] for a JSON array of step ids. */
 static cJSON *names_json(struct mf_store *s, const char *steps)
@@ -237,20 +244,20 @@ int mf_read_tasks(struct mf_store *s, int64_t batch, const char *state, const st
     r = mf_sql(s,
                TASK_COLUMNS
                " WHERE g.batch = ?1 AND (?2 IS NULL OR g.state = ?2) AND g.id > ?3 ORDER BY g.id LIMIT ?4",
-               &q, "itii", batch, state, page->id, (int64_t)page->limit + 1);
+               &q, "itiit", batch, state, page->id, (int64_t)page->limit + 1, NULL);
     return r < 0 ? r : mf_list_read(q, page, &(struct mf_list_keys){-1, -1, 0}, make_task, s, ret);
 }
 
 /* Adds `config`; null if the task has no configuration. */
-static int add_config(struct mf_store *s, int64_t task, cJSON *o)
+static int add_config(struct mf_store *s, int64_t task, const char *consumer, cJSON *o)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL, *race = NULL;
     int r = mf_sql_first(
         s,
         "SELECT us, mad, n, tries, unstable, pipeline AS pipeline, us1 AS us1, us2 AS us2, err1 AS err1,"
         " err2 AS err2, ties AS ties, regret AS regret, provenance AS provenance, at_ms AS at_ms"
-        " FROM config WHERE task = ?1",
-        &q, "i", task);
+        " FROM config WHERE task = ?1 AND consumer = ?2",
+        &q, "it", task, consumer);
     if (r < 0)
         return r;
     cJSON *config = r > 0 ? mf_row_json(q, ".....iddddjjji") : cJSON_CreateNull();
@@ -261,7 +268,7 @@ static int add_config(struct mf_store *s, int64_t task, cJSON *o)
     r = mf_reported_json(q, 0, config);
     if (r < 0)
         return r;
-    r = mf_sql_first(s, MF_RACE_OF_TASK, &race, "i", task);
+    r = mf_sql_first(s, MF_RACE_OF_TASK, &race, "it", task, consumer);
     if (r < 0)
         return r;
     cJSON *json = r > 0 ? mf_race_json(race) : NULL;
@@ -270,14 +277,14 @@ static int add_config(struct mf_store *s, int64_t task, cJSON *o)
 }
 
 /* Adds `layout`, the layout choice of the task's layer model, or null if no layout has been chosen yet. */
-static int add_layout(struct mf_store *s, int64_t task, cJSON *o)
+static int add_layout(struct mf_store *s, int64_t task, const char *consumer, cJSON *o)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql_first(s,
                          LAYOUT_COLUMNS " JOIN task g ON g.batch = l.batch AND g.class = l.class"
                                         " JOIN shape h ON h.id = g.shape AND h.layer_model = l.layer_model"
-                                        " WHERE g.id = ?1",
-                         &q, "i", task);
+                                        " WHERE g.id = ?1 AND l.consumer = ?2",
+                         &q, "it", task, consumer);
     if (r < 0)
         return r;
     cJSON *layout = r > 0 ? mf_row_json(q, LAYOUT_TYPES) : cJSON_CreateNull();
@@ -285,15 +292,16 @@ static int add_layout(struct mf_store *s, int64_t task, cJSON *o)
 }
 
 /* Adds `promotion`, or null if the batch replaces every row. */
-static int add_promotion(struct mf_store *s, int64_t task, cJSON *o)
+static int add_promotion(struct mf_store *s, int64_t task, const char *consumer, cJSON *o)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL, *devices = NULL;
     int r = mf_sql_first(
         s,
         "SELECT x.decision AS decision, x.reason AS reason, x.source AS source, x.known_us AS known_us,"
         " x.old AS old, x.new AS new, x.new_us AS new_us, x.least AS min_effect, x.at_ms AS at_ms, x.known,"
-        " coalesce(p.steps, '[]') FROM promotion x LEFT JOIN pipeline p ON p.id = x.new WHERE x.task = ?1",
-        &q, "i", task);
+        " coalesce(p.steps, '[]') FROM promotion x LEFT JOIN pipeline p ON p.id = x.new WHERE x.task = ?1"
+        " AND x.consumer = ?2",
+        &q, "it", task, consumer);
     if (r < 0)
         return r;
     cJSON *promotion = r > 0 ? mf_row_json(q, "tttdiiddi") : cJSON_CreateNull();
@@ -313,22 +321,66 @@ static int add_promotion(struct mf_store *s, int64_t task, cJSON *o)
                " c.n AS n, c.old_us AS old_us, c.new_us AS new_us, c.old_status AS old_status,"
                " c.new_status AS new_status, c.old_reason AS old_reason, c.new_reason AS new_reason,"
                " c.unit AS unit, c.at_ms AS at_ms FROM comparison c JOIN worker w ON w.id = c.worker"
-               " WHERE c.task = ?1 ORDER BY c.unit",
-               &devices, "i", task);
+               " WHERE c.task = ?1 AND c.consumer = ?2 ORDER BY c.unit",
+               &devices, "it", task, consumer);
     return r < 0 ? r : mf_rows_json(devices, "ttdddiddttttii", promotion, "devices");
 }
 
-int mf_read_task(struct mf_store *s, int64_t id, cJSON **ret)
+int mf_read_shown_consumer(struct mf_store *s, int64_t task, const char *given,
+                           char ret[MF_READ_CONSUMER_MAX])
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r =
+        mf_sql_first(s, "SELECT coalesce(?2, " MF_SHOWN_CONSUMER("g.id") ", '') FROM task g WHERE g.id = ?1",
+                     &q, "it", task, given);
+    if (r <= 0)
+        return r < 0 ? r : -ENOENT;
+    return mf_copy(ret, MF_READ_CONSUMER_MAX, mf_sql_text(q, 0));
+}
+
+#define CONSUMER_STEPS 7 /* column of pipeline.steps in the query below */
+
+/* Adds `consumers`: the config of each consumer that the task serves, or why it has none. ratio: time
+ * relative to the fastest config. */
+static int add_consumers(struct mf_store *s, int64_t task, cJSON *o)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    cJSON *list = cJSON_AddArrayToObject(o, "consumers");
+    int r = mf_sql(s,
+                   "SELECT t.consumer AS consumer, t.reason AS reason, f.us AS us, f.mad AS mad,"
+                   " f.us / (SELECT min(y.us) FROM config y WHERE y.task = t.task) AS ratio,"
+                   " f.pipeline AS pipeline, p.structure AS structure, p.steps FROM task_consumer t"
+                   " LEFT JOIN config f ON f.task = t.task AND f.consumer = t.consumer"
+                   " LEFT JOIN pipeline p ON p.id = f.pipeline WHERE t.task = ?1"
+                   " ORDER BY instr('moefarm,aiter,vllm,sglang,any', t.consumer)",
+                   &q, "i", task);
+    while (r >= 0 && (r = mf_sql_next(q)) > 0) {
+        cJSON *item = mf_row_json(q, "ttdddit");
+        if (!item || !cJSON_AddItemToArray(list, item))
+            return -ENOMEM;
+        cJSON *winner = mf_sql_null(q, CONSUMER_STEPS) ? cJSON_CreateNull()
+                                                       : names_json(s, mf_sql_text(q, CONSUMER_STEPS));
+        if (!winner || !cJSON_AddItemToObject(item, "winner", winner))
+            return -ENOMEM;
+    }
+    return r;
+}
+
+int mf_read_task(struct mf_store *s, int64_t id, const char *consumer, cJSON **ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     _cleanup_(cJSON_Deletep) cJSON *task = NULL;
-    int r = mf_sql_first(s, TASK_COLUMNS " WHERE g.id = ?1", &q, "i", id);
+    char shown[MF_READ_CONSUMER_MAX];
+    int r = mf_read_shown_consumer(s, id, consumer, shown);
     if (r < 0)
         return r;
-    if (r == 0)
-        return -ENOENT;
-    if ((r = make_task(q, s, &task)) < 0 || (r = add_config(s, id, task)) < 0 ||
-        (r = add_layout(s, id, task)) < 0 || (r = add_promotion(s, id, task)) < 0)
+    r = mf_sql_first(s, TASK_COLUMNS " WHERE g.id = ?1", &q, "iiiit", id, (int64_t)0, (int64_t)0, (int64_t)0,
+                     shown);
+    if (r <= 0)
+        return r < 0 ? r : -ENOENT;
+    if ((r = make_task(q, s, &task)) < 0 || (r = add_config(s, id, shown, task)) < 0 ||
+        (r = add_layout(s, id, shown, task)) < 0 || (r = add_promotion(s, id, shown, task)) < 0 ||
+        (r = add_consumers(s, id, task)) < 0)
         return r;
     *ret = MF_TAKE(task);
     return 0;

@@ -11,12 +11,18 @@
 #include "server/store/store.h"
 #include "server/store/store_list.h"
 
+#define MF_READ_CONSUMER_MAX 16
+
 /* All functions below return -ENOENT for an id that does not exist. */
 int mf_read_batches(struct mf_store *s, const struct mf_page *page, struct mf_list *ret);
 int mf_read_batch(struct mf_store *s, int64_t id, cJSON **ret);
 /* Counts results per time bucket, from the submission of the batch to its end, or to now while it is open. */
 int mf_read_timeline(struct mf_store *s, int64_t batch, cJSON **ret);
 int mf_read_batch_exists(struct mf_store *s, int64_t id);
+/* Copies `given`, or else the consumer that lists show for the task; "" if the task serves none. -ENOENT: no
+ * such task. */
+int mf_read_shown_consumer(struct mf_store *s, int64_t task, const char *given,
+                           char ret[MF_READ_CONSUMER_MAX]);
 /* Lists the tasks of a batch. state may be NULL. */
 int mf_read_tasks(struct mf_store *s, int64_t batch, const char *state, const struct mf_page *page,
                   struct mf_list *ret);
@@ -24,11 +30,13 @@ int mf_read_tasks(struct mf_store *s, int64_t batch, const char *state, const st
  * most 256 over all classes. */
 int mf_read_shapes(struct mf_store *s, const char *layer_model, const char *class, const struct mf_page *page,
                    struct mf_list *ret);
-int mf_read_task(struct mf_store *s, int64_t id, cJSON **ret);
-int mf_read_pipelines(struct mf_store *s, int64_t task, bool finalists, const struct mf_page *page,
-                      struct mf_list *ret);
+/* The three functions below read what a consumer has; NULL: the consumer that lists show (MF_SHOWN_CONSUMER).
+ */
+int mf_read_task(struct mf_store *s, int64_t id, const char *consumer, cJSON **ret);
+int mf_read_pipelines(struct mf_store *s, int64_t task, const char *consumer, bool finalists,
+                      const struct mf_page *page, struct mf_list *ret);
+int mf_read_race(struct mf_store *s, int64_t task, const char *consumer, cJSON **ret);
 int mf_read_pipeline(struct mf_store *s, int64_t id, cJSON **ret);
-int mf_read_race(struct mf_store *s, int64_t task, cJSON **ret);
 
 struct mf_step_filter {
     const char *family, *status, *covers; /* each may be NULL */

@@ -28,8 +28,9 @@ static int make_shape(struct mf_sql *q, void *data, cJSON **ret)
         " g.state AS state, g.reason AS reason, f.us AS us, f.unstable AS unstable, f.pipeline AS pipeline, "
         "g.ended_ms AS ended_ms"
         " FROM task g LEFT JOIN device_class c ON c.id = g.class LEFT JOIN device_model d ON d.id = g.model"
-        " LEFT JOIN config f ON f.task = g.id WHERE g.shape = ?1"
-        " AND (?2 IS NULL OR c.gfx || '/' || c.cu_num = ?2) ORDER BY g.id DESC LIMIT ?3",
+        " LEFT JOIN config f ON f.task = g.id AND f.consumer = " MF_SHOWN_CONSUMER(
+            "g.id") " WHERE g.shape = ?1"
+                    " AND (?2 IS NULL OR c.gfx || '/' || c.cu_num = ?2) ORDER BY g.id DESC LIMIT ?3",
         &tasks, "iti", mf_sql_i64(q, 0), m->class, (int64_t)TASKS_MAX);
     if (r < 0 || (r = mf_rows_json(tasks, "iittttdtii", o, "tasks")) < 0)
         return r;

@@ -58,8 +58,8 @@ static int add_reported(const struct mf_sql *q, cJSON *o)
 static int make_pipeline(struct mf_sql *q, void *store, cJSON **ret)
 {
     /* columns: group, id, place, structure, block_m, layout, forecast_us, key, finalist, us, mad, samples_n,
-     * dropped_at, winner, tie, other_layout, steps, task, reported us, mad, n, tries, unstable */
-    _cleanup_(cJSON_Deletep) cJSON *o = mf_row_json(q, ".iititd.bddiibbb.......");
+     * dropped_at, winner, tie, other_layout, steps, task, reported us, mad, n, tries, unstable, consumer */
+    _cleanup_(cJSON_Deletep) cJSON *o = mf_row_json(q, ".iititd.bddiibbb.......t");
     if (!o)
         return -ENOMEM;
     int r = add_ops(store, mf_sql_i64(q, PIPELINE_TASK), mf_sql_text(q, PIPELINE_STEPS), o);
@@ -86,24 +86,26 @@ static int make_pipeline(struct mf_sql *q, void *store, cJSON **ret)
     " EXISTS (SELECT 1 FROM json_each(f.ties) t WHERE t.value = p.id) AS tie,"                               \
     " coalesce(w.layout <> p.layout, 0) AS other_layout, p.steps AS steps, p.task AS task,"                  \
     " CASE WHEN f.pipeline = p.id THEN f.us END AS reported_us, f.mad AS reported_mad, f.n AS reported_n,"   \
-    " f.tries AS tries, f.unstable AS unstable"                                                              \
-    " FROM pipeline p LEFT JOIN config f ON f.task = p.task LEFT JOIN pipeline w ON w.id = f.pipeline"       \
+    " f.tries AS tries, f.unstable AS unstable, p.consumer AS consumer"                                      \
+    " FROM pipeline p LEFT JOIN config f ON f.task = p.task AND f.consumer = p.consumer"                     \
+    " LEFT JOIN pipeline w ON w.id = f.pipeline"                                                             \
     " LEFT JOIN result r ON r.id = (SELECT max(id) FROM result WHERE task = p.task AND step IS NULL AND"     \
     " final = 1 AND pipeline = p.id AND us IS NOT NULL)"
 /* clang-format on */
 
-int mf_read_pipelines(struct mf_store *s, int64_t task, bool finalists, const struct mf_page *page,
-                      struct mf_list *ret)
+int mf_read_pipelines(struct mf_store *s, int64_t task, const char *consumer, bool finalists,
+                      const struct mf_page *page, struct mf_list *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = task_exists(s, task);
+    char shown[MF_READ_CONSUMER_MAX];
+    int r = mf_read_shown_consumer(s, task, consumer, shown);
     if (r < 0)
         return r;
     r = mf_sql(s,
-               "SELECT * FROM (" PIPELINES " WHERE p.task = ?1 AND p.finalist >= ?2"
+               "SELECT * FROM (" PIPELINES " WHERE p.task = ?1 AND p.finalist >= ?2 AND p.consumer = ?7"
                ") WHERE (grp, number, id) > (?3, ?4, ?5) ORDER BY grp, number, id LIMIT ?6",
-               &q, "iiidii", task, (int64_t)finalists, page->from ? page->group : -1, page->number, page->id,
-               (int64_t)page->limit + 1);
+               &q, "iiidiit", task, (int64_t)finalists, page->from ? page->group : -1, page->number, page->id,
+               (int64_t)page->limit + 1, shown);
     return r < 0 ? r
                  : mf_list_read(q, page, &(struct mf_list_keys){PIPELINE_GROUP, PIPELINE_KEY, 1},
                                 make_pipeline, s, ret);
@@ -118,7 +120,7 @@ int mf_read_pipeline(struct mf_store *s, int64_t id, cJSON **ret)
     return r == 0 ? -ENOENT : make_pipeline(q, s, ret);
 }
 
-static int add_racers(struct mf_store *s, int64_t task, cJSON *race)
+static int add_racers(struct mf_store *s, int64_t task, const char *consumer, cJSON *race)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     cJSON *list = cJSON_AddArrayToObject(race, "pipelines");
@@ -130,8 +132,9 @@ static int add_racers(struct mf_store *s, int64_t task, cJSON *race)
                    " FROM pipeline p JOIN result r ON r.id = (SELECT max(id) FROM result WHERE task = p.task "
                    "AND step IS NULL"
                    " AND final = 1 AND pipeline = p.id) JOIN worker w ON w.id = r.worker"
-                   " WHERE p.task = ?1 ORDER BY coalesce(p.race_us, r.us, 1e300), p.id LIMIT 256",
-                   &q, "i", task);
+                   " WHERE p.task = ?1 AND p.consumer = ?2"
+                   " ORDER BY coalesce(p.race_us, r.us, 1e300), p.id LIMIT 256",
+                   &q, "it", task, consumer);
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         size_t len;
         const void *blob = mf_sql_blob(q, 8, &len);
@@ -148,20 +151,21 @@ static int add_racers(struct mf_store *s, int64_t task, cJSON *race)
     return r;
 }
 
-int mf_read_race(struct mf_store *s, int64_t task, cJSON **ret)
+int mf_read_race(struct mf_store *s, int64_t task, const char *consumer, cJSON **ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     _cleanup_(cJSON_Deletep) cJSON *race = NULL;
-    int r = task_exists(s, task);
+    char shown[MF_READ_CONSUMER_MAX];
+    int r = mf_read_shown_consumer(s, task, consumer, shown);
     if (r < 0)
         return r;
-    r = mf_sql_first(s, MF_RACE_OF_TASK, &q, "i", task);
+    r = mf_sql_first(s, MF_RACE_OF_TASK, &q, "it", task, shown);
     if (r < 0)
         return r;
     race = r > 0 ? mf_race_json(q) : cJSON_CreateObject();
     if (!race)
         return -ENOMEM;
-    if ((r = add_racers(s, task, race)) < 0)
+    if ((r = add_racers(s, task, shown, race)) < 0)
         return r;
     *ret = MF_TAKE(race);
     return 0;

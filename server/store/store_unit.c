@@ -360,7 +360,7 @@ int mf_store_enumeration_counts(struct mf_store *s, int64_t enumeration, int64_t
 
 #define STEP_COLUMNS                                                       \
     "s.id, k.id, k.name, k.family, s.covers, s.block_m, s.flops, s.bytes," \
-    " coalesce(json_extract(s.body, '$.foreign'), 0)"
+    " coalesce(json_extract(s.body, '$.foreign'), 0), coalesce(json_extract(s.body, '$.aiter'), 0)"
 
 static int read_step(const struct mf_sql *q, struct mf_step_row *ret)
 {
@@ -371,6 +371,7 @@ static int read_step(const struct mf_sql *q, struct mf_step_row *ret)
         .flops = mf_sql_double(q, 6),
         .bytes = mf_sql_double(q, 7),
         .foreign = mf_sql_i64(q, 8) != 0,
+        .aiter = mf_sql_i64(q, 9) != 0,
     };
     int r = mf_copy(ret->name, sizeof(ret->name), mf_sql_text(q, 2));
     if (r == 0)
@@ -392,9 +393,9 @@ int mf_store_steps_each(struct mf_store *s, int64_t task, int64_t class, int64_t
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         struct mf_step_row row;
         r = read_step(q, &row);
-        row.offered_by = mf_sql_i64(q, 9);
+        row.offered_by = mf_sql_i64(q, 10);
         if (r == 0)
-            r = fn(context, &row, mf_sql_null(q, 10) ? NULL : mf_sql_text(q, 10));
+            r = fn(context, &row, mf_sql_null(q, 11) ? NULL : mf_sql_text(q, 11));
     }
     return r;
 }
@@ -410,7 +411,7 @@ int mf_store_step_get(struct mf_store *s, int64_t step, struct mf_step_row *ret,
         return r < 0 ? r : -ENOENT;
     r = read_step(q, ret);
     if (r == 0 && ret_body) {
-        char *body = strdup(mf_sql_text(q, 9));
+        char *body = strdup(mf_sql_text(q, 10));
         if (!body)
             return -ENOMEM;
         *ret_body = body;

@@ -87,7 +87,7 @@ struct mf_step_row {
     mf_ops covers;
     int32_t block_m;
     double flops, bytes;
-    bool foreign; /* as in struct mf_step */
+    bool aiter, foreign; /* as in struct mf_step */
 };
 /* Adds a step, and its kernel if the kernel is new at the revision of the enumeration's family. Returns 1, or
  * 0 if the enumeration already contains the step. */

@@ -125,3 +125,130 @@ WHEN old.state = 'leased' AND new.state <> 'leased'
     UPDATE unit SET busy = EXISTS (SELECT 1 FROM unit WHERE task = new.task AND state = 'leased')
     WHERE task = new.task AND state = 'ready';
 END;
+
+-- Rankings per consumer. Until now a batch had one consumer, whose name was an option of the batch.
+CREATE TABLE task_consumer (
+    task        INTEGER NOT NULL REFERENCES task,
+    consumer    TEXT NOT NULL,
+    reason      TEXT NOT NULL DEFAULT '',
+    PRIMARY KEY (task, consumer)
+) STRICT, WITHOUT ROWID;
+INSERT INTO task_consumer (task, consumer)
+    SELECT g.id, coalesce(json_extract(b.options, '$.consumer'), 'moefarm')
+    FROM task g JOIN batch b ON b.id = g.batch;
+UPDATE batch SET options = json_set(options, '$.consumer', json_array(json_extract(options, '$.consumer')))
+    WHERE json_extract(options, '$.consumer') IS NOT NULL;
+UPDATE unit SET body = json_set(body, '$.consumer',
+        (SELECT consumer FROM task_consumer c WHERE c.task = unit.task))
+    WHERE kind IN ('race', 'compare');
+
+-- Foreign keys are off during migrations, so a dropped table does not delete what refers to it.
+CREATE TABLE new_pipeline (
+    id          INTEGER PRIMARY KEY,
+    task        INTEGER NOT NULL REFERENCES task,
+    consumer    TEXT NOT NULL DEFAULT 'moefarm',
+    place       INTEGER NOT NULL,
+    steps       TEXT NOT NULL,
+    structure   TEXT NOT NULL,
+    block_m     INTEGER NOT NULL,
+    layout      TEXT NOT NULL,
+    sum_us      REAL NOT NULL,
+    forecast_us REAL NOT NULL,
+    finalist    INTEGER NOT NULL CHECK (finalist IN (0, 1)),
+    race_us     REAL,
+    race_mad    REAL,
+    UNIQUE (task, consumer, steps)
+) STRICT;
+INSERT INTO new_pipeline SELECT p.id, p.task, c.consumer, p.place, p.steps, p.structure, p.block_m, p.layout,
+    p.sum_us, p.forecast_us, p.finalist, p.race_us, p.race_mad
+    FROM pipeline p JOIN task_consumer c ON c.task = p.task;
+DROP TABLE pipeline;
+ALTER TABLE new_pipeline RENAME TO pipeline;
+
+CREATE TABLE new_layout_race (
+    task        INTEGER NOT NULL REFERENCES task,
+    consumer    TEXT NOT NULL DEFAULT 'moefarm',
+    layout      TEXT NOT NULL,
+    pipeline    INTEGER NOT NULL REFERENCES pipeline,
+    us          REAL NOT NULL,
+    mad         REAL,
+    n           INTEGER NOT NULL DEFAULT 0,
+    tries       INTEGER NOT NULL DEFAULT 1,
+    unstable    TEXT NOT NULL DEFAULT '',
+    ties        TEXT NOT NULL,
+    provenance  TEXT NOT NULL,
+    PRIMARY KEY (task, consumer, layout)
+) STRICT, WITHOUT ROWID;
+INSERT INTO new_layout_race SELECT r.task, c.consumer, r.layout, r.pipeline, r.us, r.mad, r.n, r.tries,
+    r.unstable, r.ties, r.provenance FROM layout_race r JOIN task_consumer c ON c.task = r.task;
+DROP TABLE layout_race;
+ALTER TABLE new_layout_race RENAME TO layout_race;
+
+CREATE TABLE new_layout_choice (
+    batch       INTEGER NOT NULL REFERENCES batch,
+    class       INTEGER NOT NULL REFERENCES device_class,
+    layer_model TEXT NOT NULL,
+    consumer    TEXT NOT NULL DEFAULT 'moefarm',
+    layout      TEXT NOT NULL,
+    us          REAL NOT NULL,
+    body        TEXT NOT NULL,
+    PRIMARY KEY (batch, class, layer_model, consumer)
+) STRICT;
+INSERT INTO new_layout_choice SELECT l.batch, l.class, l.layer_model,
+    coalesce((SELECT json_extract(options, '$.consumer[0]') FROM batch WHERE id = l.batch), 'moefarm'),
+    l.layout, l.us, l.body FROM layout_choice l;
+DROP TABLE layout_choice;
+ALTER TABLE new_layout_choice RENAME TO layout_choice;
+
+CREATE TABLE new_config (
+    id          INTEGER PRIMARY KEY,
+    task        INTEGER NOT NULL REFERENCES task,
+    consumer    TEXT NOT NULL DEFAULT 'moefarm',
+    shape       INTEGER NOT NULL REFERENCES shape,
+    class       INTEGER NOT NULL REFERENCES device_class,
+    model       INTEGER NOT NULL REFERENCES device_model,
+    pipeline    INTEGER NOT NULL REFERENCES pipeline,
+    us          REAL NOT NULL,
+    mad         REAL,
+    n           INTEGER NOT NULL DEFAULT 0,
+    tries       INTEGER NOT NULL DEFAULT 1,
+    unstable    TEXT NOT NULL DEFAULT '',
+    us1         REAL NOT NULL,
+    us2         REAL NOT NULL,
+    err1        REAL NOT NULL,
+    err2        REAL NOT NULL,
+    ties        TEXT NOT NULL,
+    provenance  TEXT NOT NULL,
+    at_ms       INTEGER NOT NULL,
+    regret      TEXT NOT NULL DEFAULT '[]',
+    UNIQUE (task, consumer)
+) STRICT;
+INSERT INTO new_config SELECT f.id, f.task, c.consumer, f.shape, f.class, f.model, f.pipeline, f.us, f.mad,
+    f.n, f.tries, f.unstable, f.us1, f.us2, f.err1, f.err2, f.ties, f.provenance, f.at_ms, f.regret
+    FROM config f JOIN task_consumer c ON c.task = f.task;
+DROP TABLE config;
+ALTER TABLE new_config RENAME TO config;
+CREATE INDEX config_key ON config (class, shape, at_ms);
+
+CREATE TABLE new_promotion (
+    task        INTEGER NOT NULL REFERENCES task,
+    consumer    TEXT NOT NULL DEFAULT 'moefarm',
+    known       TEXT NOT NULL,
+    known_us    REAL,
+    source      TEXT NOT NULL,
+    old         INTEGER REFERENCES pipeline,
+    new         INTEGER REFERENCES pipeline CHECK (new IS NOT NULL OR decision = 'undecided'),
+    new_us      REAL,
+    least       REAL NOT NULL,
+    decision    TEXT NOT NULL CHECK (decision IN ('pending', 'promoted', 'kept', 'undecided')),
+    reason      TEXT NOT NULL,
+    at_ms       INTEGER NOT NULL,
+    PRIMARY KEY (task, consumer)
+) STRICT, WITHOUT ROWID;
+INSERT INTO new_promotion SELECT x.task, c.consumer, x.known, x.known_us, x.source, x.old, x.new, x.new_us,
+    x.least, x.decision, x.reason, x.at_ms FROM promotion x JOIN task_consumer c ON c.task = x.task;
+DROP TABLE promotion;
+ALTER TABLE new_promotion RENAME TO promotion;
+
+ALTER TABLE comparison ADD COLUMN consumer TEXT NOT NULL DEFAULT 'moefarm';
+UPDATE comparison SET consumer = (SELECT consumer FROM task_consumer c WHERE c.task = comparison.task);

@@ -104,7 +104,8 @@ static const struct {
     {"task not done",
      "SELECT max(id || ' is ' || state || ' ' || reason) FROM task WHERE batch = ? AND state <> 'done'"},
     {"task without exactly one config",
-     "SELECT max(id) FROM task g WHERE batch = ? AND (SELECT count(*) FROM config WHERE task = g.id) <> 1"},
+     "SELECT max(id) FROM task g WHERE batch = ? AND (SELECT count(*) FROM config WHERE task = g.id) <> "
+     "(SELECT count(*) FROM task_consumer WHERE task = g.id AND reason = '')"},
     /* A kernel that was quarantined before the batch is not measured. */
     {"step without exactly one final result",
      "SELECT max(g.id || ', step ' || s.id) FROM task g JOIN task_enumeration e ON e.task = g.id JOIN step s"

@@ -264,7 +264,9 @@ static int64_t add_task(struct fixture *f, int64_t batch, int64_t class, int tok
     ck_assert_int_eq(mf_sql_get_i64(f->s, "SELECT id FROM shape WHERE row = ?", &shape, "t", row), 1);
     run(f, "INSERT INTO task (batch, shape, class, state, reason) VALUES (?, ?, ?, ?, ?)", "iiitt", batch,
         shape, class, state, reason);
-    return mf_store_last_id(f->s);
+    int64_t task = mf_store_last_id(f->s);
+    run(f, "INSERT INTO task_consumer (task, consumer) VALUES (?, 'moefarm')", "i", task);
+    return task;
 }
 
 static int64_t enumerate(struct fixture *f, int64_t task)
@@ -448,7 +450,8 @@ static void add_done_batch(struct fixture *f)
         add_race(f, task, pipelines);
     }
     run(f,
-        "INSERT INTO layout_choice SELECT 1, 1, layer_model, 'w1=panel16 w2=panel16', 1420.5, "
+        "INSERT INTO layout_choice (batch, class, layer_model, layout, us, body) SELECT 1, 1, layer_model, "
+        "'w1=panel16 w2=panel16', 1420.5, "
         "'{\"free_gain\":0.013}' FROM shape WHERE id = 1",
         "");
 }
@@ -530,6 +533,7 @@ void farm_fixture_second_model(struct mf_store *s)
             "INSERT INTO task (batch, shape, class, state, model) SELECT 3 - batch, shape, class, 'done', 3 "
             "FROM task WHERE id = ?",
             "i", tasks[i]);
+        run(&f, "INSERT INTO task_consumer (task, consumer) VALUES (?, 'moefarm')", "i", mf_store_last_id(s));
         run(&f,
             "INSERT INTO config (task, shape, class, model, pipeline, us, mad, n, us1, us2, err1, err2, "
             "ties, "
@@ -573,12 +577,15 @@ static void add_config(struct fixture *f, int64_t batch, int64_t class, int64_t 
     run(f, "INSERT INTO task_enumeration (task, enumeration) VALUES (?, ?)", "ii", task, enumeration);
     run(f, "UPDATE task SET model = ? WHERE id = ?", "ii", model, task);
     int64_t pipeline = add_pipeline(f, task, 1, steps, WHOLE_LAYER, 0, c->us);
+    run(f, "UPDATE task_consumer SET consumer = ? WHERE task = ?", "ti", c->family, task);
+    run(f, "UPDATE pipeline SET consumer = ? WHERE task = ?", "ti", c->family, task);
     run(f,
-        "INSERT INTO config (task, shape, class, model, pipeline, us, mad, n, us1, us2, err1, err2, ties, "
-        "provenance, at_ms) SELECT id, shape, class, model, ?, ?, 0.1, 9, ?, 0, 0, 0, '[]', "
+        "INSERT INTO config (consumer, task, shape, class, model, pipeline, us, mad, n, us1, us2, err1, "
+        "err2, ties, "
+        "provenance, at_ms) SELECT ?, id, shape, class, model, ?, ?, 0.1, 9, ?, 0, 0, 0, '[]', "
         "'{\"compiler\":\"triton 3.6.0\",\"revision\":\"r1\",\"routing\":\"uniform\",\"seed\":1}', 1 FROM "
         "task WHERE id = ?",
-        "iddi", pipeline, c->us, c->us, task);
+        "tiddi", c->family, pipeline, c->us, c->us, task);
 }
 
 void farm_fixture_configs(struct mf_store *s)

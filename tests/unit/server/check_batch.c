@@ -91,7 +91,7 @@ static const struct {
     {{{NULL}},
      false,
      "{\"classes\":[],\"priority\":50,\"topk\":8,\"err_ratio\":0.1,\"time_cap_ms\":10000,"
-     "\"routing\":\"uniform\",\"search\":\"race\",\"layout\":\"common\",\"consumer\":\"moefarm\","
+     "\"routing\":\"uniform\",\"search\":\"race\",\"layout\":\"common\",\"consumer\":[\"moefarm\"],"
      "\"promote\":\"always\",\"min_effect\":0.03,\"baseline\":false,\"seed\":1,"
      "\"regret\":[\"balanced\",\"zipf:1.2\"]}",
      "{\"err_ratio\":0.1,\"time_cap_ms\":10000,\"routing\":\"uniform\",\"search\":\"race\",\"seed\":1,"
@@ -118,7 +118,7 @@ static const struct {
      true,
      "{\"classes\":[\"gfx942/304\",\"cpu-znver4/2\"],\"priority\":90,\"topk\":4,\"err_ratio\":0.05,"
      "\"time_cap_ms\":2000,\"routing\":\"router:sigmoid_groups+shared\",\"search\":\"exhaustive\","
-     "\"layout\":\"w1=panel16 w2=row\",\"consumer\":\"aiter\",\"promote\":\"improved\",\"min_effect\":0.05,"
+     "\"layout\":\"w1=panel16 w2=row\",\"consumer\":[\"aiter\"],\"promote\":\"improved\",\"min_effect\":0.05,"
      "\"baseline\":true,\"seed\":9007199254740991,\"regret\":[\"hot:0.5\"],\"fuse_saves\":65536.5,"
      "\"warmup\":5,\"iters\":101,\"split_k\":0,\"shape_grouped\":1,"
      "\"no_fuse\":[\"gemm1+act\",\"gemm1+gemm2\"]}",
@@ -136,7 +136,7 @@ static const struct {
       {"seed", "0"}},
      false,
      "{\"classes\":[],\"priority\":50,\"topk\":8,\"err_ratio\":0.1,\"time_cap_ms\":10000,"
-     "\"routing\":\"recorded:3.0.1\",\"search\":\"race\",\"layout\":\"free\",\"consumer\":\"moefarm\","
+     "\"routing\":\"recorded:3.0.1\",\"search\":\"race\",\"layout\":\"free\",\"consumer\":[\"moefarm\"],"
      "\"promote\":\"always\",\"min_effect\":0.03,\"baseline\":false,\"seed\":0,\"regret\":[]}",
      "{\"err_ratio\":0.1,\"time_cap_ms\":10000,\"routing\":\"recorded:3.0.1\",\"search\":\"race\",\"seed\":0,"
      "\"keep_samples\":true}"},

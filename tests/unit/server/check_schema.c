@@ -250,6 +250,67 @@ MF_TEST(enumerations_are_migrated)
     remove_folder();
 }
 
+/* Contents of a database of version 2: batch 1 is for AITER, batch 2 has no option `consumer`. */
+static const char one_consumer[] =
+    "INSERT INTO shape VALUES (1, 'x', 'x', 1);"
+    "INSERT INTO batch (id, name, state, priority, options, body_hash, receipt, created_ms) VALUES"
+    " (1, '', 'open', 1, '{\"consumer\":\"aiter\"}', '', '{}', 1), (2, '', 'open', 1, '{}', '', '{}', 1);"
+    "INSERT INTO task (id, batch, shape, class, state) VALUES (1, 1, 1, 1, 'racing'), (2, 2, 1, 1, 'done');"
+    "INSERT INTO pipeline VALUES (5, 1, 1, '[1]', '', 16, '', 1, 1, 1, 2, 3), (6, 2, 1, '[]', '', 16, '', 1, "
+    "1,"
+    " 0, NULL, NULL);"
+    "INSERT INTO unit (id, task, class, kind, state, priority, body, created_ms) VALUES"
+    " (1, 1, 1, 'race', 'ready', 1, '{\"pipelines\":[5]}', 1);"
+    "INSERT INTO layout_race VALUES (1, 'row', 5, 1, 1, 1, 1, '', '[]', '{}');"
+    "INSERT INTO layout_choice VALUES (1, 1, 'x', 'row', 1, '{}');"
+    "INSERT INTO config (id, task, shape, class, model, pipeline, us, us1, us2, err1, err2, ties, provenance,"
+    " at_ms) VALUES (3, 1, 1, 1, 7, 5, 241, 1, 1, 0, 0, '[]', '{}', 1), (4, 2, 1, 1, 7, 6, 90, 1, 1, 0, 0,"
+    " '[]', '{}', 1);"
+    "INSERT INTO promotion (task, known, source, new, least, decision, reason, at_ms)"
+    " VALUES (1, '', '', 5, 0.03, 'kept', '', 1);"
+    "INSERT INTO comparison VALUES (1, 1, 1, '', 1, 1, 1, 1, 1, 1, 'ok', 'ok', '', '', 1);";
+
+static const char *const of_consumers[] = {
+    "SELECT count(*) FROM task_consumer WHERE task = 1 AND consumer = 'aiter' AND reason = ''",
+    "SELECT count(*) FROM task_consumer WHERE task = 2 AND consumer = 'moefarm'",
+    "SELECT count(*) FROM batch WHERE id = 1 AND options = '{\"consumer\":[\"aiter\"]}'",
+    "SELECT count(*) FROM batch WHERE id = 2 AND options = '{}'",
+    "SELECT count(*) FROM unit WHERE body = '{\"pipelines\":[5],\"consumer\":\"aiter\"}'",
+    "SELECT count(*) FROM pipeline WHERE id = 5 AND consumer = 'aiter' AND race_us = 2 AND race_mad = 3",
+    "SELECT count(*) FROM pipeline WHERE id = 6 AND consumer = 'moefarm'",
+    "SELECT count(*) FROM layout_race WHERE task = 1 AND consumer = 'aiter' AND pipeline = 5",
+    "SELECT count(*) FROM layout_choice WHERE batch = 1 AND consumer = 'aiter' AND layout = 'row'",
+    "SELECT count(*) FROM config WHERE id = 3 AND consumer = 'aiter' AND us = 241 AND pipeline = 5",
+    "SELECT count(*) FROM config WHERE id = 4 AND consumer = 'moefarm' AND us = 90",
+    "SELECT count(*) FROM promotion WHERE task = 1 AND consumer = 'aiter' AND decision = 'kept'",
+    "SELECT count(*) FROM comparison WHERE unit = 1 AND consumer = 'aiter'",
+};
+
+/* The rows of a batch get the batch's consumer. */
+MF_TEST(consumers_are_migrated)
+{
+    _cleanup_(mf_store_freep) struct mf_store *s = NULL;
+    sqlite3 *db = NULL;
+    int64_t n = 0;
+    make_folder();
+    create_stored(MF_TEST_DATA "/schema/version_2.sql", 2);
+    ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
+    ck_assert_msg(sqlite3_exec(db, one_consumer, NULL, NULL, NULL) == SQLITE_OK, "%s", sqlite3_errmsg(db));
+    ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
+    ck_assert_int_eq(mf_store_open(path, &s), 0);
+    for (size_t i = 0; i < MF_ARRAY_LEN(of_consumers); i++) {
+        _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+        ck_assert_int_eq(mf_sql_dynamic(s, of_consumers[i], &q), 0);
+        ck_assert_int_eq(mf_sql_next(q), 1);
+        n = mf_sql_i64(q, 0);
+        ck_assert_msg(n == 1, "%s: %lld", of_consumers[i], (long long)n);
+    }
+    ck_assert_int_eq(query(s, "PRAGMA foreign_keys"), 1);
+    ck_assert_int_eq(query(s, "SELECT count(*) FROM pragma_foreign_key_check"), 0);
+    s = mf_store_free(s);
+    remove_folder();
+}
+
 static const char *const two_steps[] = {"CREATE TABLE fruit (name TEXT) STRICT",
                                         "ALTER TABLE fruit ADD COLUMN colour TEXT NOT NULL DEFAULT ''"};
 static const char *const second_fails[] = {"CREATE TABLE fruit (name TEXT) STRICT",

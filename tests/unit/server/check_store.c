@@ -247,7 +247,9 @@ static void make_units(int n)
     for (int i = 0; i < n; i++) {
         struct mf_shape shape = {.token = i + 1, .model_dim = 128, .inter_dim = 128, .expert = 8, .topk = 2};
         ck_assert_int_eq(mf_store_shape(store, &shape, &shape_id), 0);
-        ck_assert_int_eq(mf_store_task_add(store, batch_id, shape_id, slot.class_id, ""), 0);
+        ck_assert_int_eq(mf_store_task_add(store, batch_id, shape_id, slot.class_id,
+                                           MF_CONSUMER_BIT(MF_CONSUMER_MOEFARM), ""),
+                         0);
         int64_t task = mf_store_last_id(store);
         ck_assert_int_eq(
             mf_store_enumeration(store, slot.class_id, shape_id, slot.families[0], &enumeration, &complete),
@@ -424,7 +426,9 @@ MF_TEST(long_tasks_go_first)
                                      .expert = 8,
                                      .topk = 2};
             ck_assert_int_eq(mf_store_shape(store, &shape, &shape_id), 0);
-            ck_assert_int_eq(mf_store_task_add(store, batch_id, shape_id, slot.class_id, ""), 0);
+            ck_assert_int_eq(mf_store_task_add(store, batch_id, shape_id, slot.class_id,
+                                               MF_CONSUMER_BIT(MF_CONSUMER_MOEFARM), ""),
+                             0);
         }
     }
     ck_assert_int_eq(mf_store_tasks_waiting(store, slot.class_id, &ids), 0);
