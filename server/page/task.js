@@ -74,6 +74,18 @@ function drawRegret(r) {
     `${us(r.us)}, best ${us(r.best_us)}`);
 }
 
+/* The winner of each consumer: what a team would gain by changing kernels. */
+function drawConsumers(list) {
+  const cells = (c) => c.us === null
+    ? [el('td', { colspan: 3, text: c.reason || 'not decided yet' })]
+    : [el('td', { text: us(c.us) }), el('td', { text: c.ratio.toFixed(2) + 'x' }),
+      el('td', { class: 'small', text: c.winner.join(' | ') })];
+  return el('div', { class: 'scroll' }, el('table', { class: 'consumers' },
+    el('thead', {}, el('tr', {},
+      ['Consumer', 'Time', 'Of the fastest', 'Winner'].map((t) => el('th', { text: t })))),
+    el('tbody', {}, list.map((c) => el('tr', {}, el('td', { text: c.consumer }), cells(c))))));
+}
+
 function drawHead(g) {
   const c = g.config, p = g.promotion;
   const tokens = `${g.shape.token} token${g.shape.token === 1 ? '' : 's'}`;
@@ -108,6 +120,7 @@ function drawHead(g) {
         c.regret.map(drawRegret),
       ] : null),
     provenance ? el('p', { class: 'small', text: provenance.join(' · ') }) : null,
+    g.consumers.length > 1 ? drawConsumers(g.consumers) : null,
   ];
 }
 
