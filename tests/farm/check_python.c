@@ -381,29 +381,31 @@ MF_TEST(withstands_attacks_on_processes, .rows = 2)
 }
 
 /* What a family may do in the sandbox. A failed expectation is an exception, the reason of the step. */
-#define ALLOWED                                                                        \
-    "import multiprocessing, socket, subprocess, tempfile\n"                           \
-    "def square(n): return n * n\n"                                                    \
-    "def refused(call):\n"                                                             \
-    "    try: call()\n"                                                                \
-    "    except OSError: return\n"                                                     \
-    "    raise RuntimeError('the sandbox allows it')\n"                                \
-    "def check():\n"                                                                   \
-    "    assert os.environ['HOME'] == os.environ['TMPDIR'] == tempfile.gettempdir()\n" \
-    "    with tempfile.TemporaryFile() as f: f.write(b'x')\n"                          \
-    "    assert subprocess.run([sys.executable, '-c', 'pass']).returncode == 0\n"      \
-    "    multiprocessing.Lock()\n"                                                     \
-    "    with multiprocessing.get_context('fork').Pool(2) as pool:\n"                  \
-    "        assert pool.map(square, [1, 2]) == [1, 4]\n"                              \
-    "    refused(lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))\n"         \
-    "    refused(lambda: subprocess.run(['/bin/ls'], stdout=subprocess.DEVNULL))\n"    \
-    "    refused(lambda: open(__file__, 'a'))\n"                                       \
-    "    refused(lambda: open('/etc/shadow'))\n"                                       \
-    "class Checks(p.Plain):\n"                                                         \
-    "    name = 'odd'\n"                                                               \
-    "    def open(self, candidate, shape):\n"                                          \
-    "        check()\n"                                                                \
-    "        return super().open(candidate, shape)\n"                                  \
+#define ALLOWED                                                                               \
+    "import multiprocessing, socket, subprocess, tempfile\n"                                  \
+    "def square(n): return n * n\n"                                                           \
+    "def refused(call):\n"                                                                    \
+    "    try: call()\n"                                                                       \
+    "    except OSError: return\n"                                                            \
+    "    raise RuntimeError('the sandbox allows it')\n"                                       \
+    "def check():\n"                                                                          \
+    "    assert os.environ['HOME'] == os.environ['TMPDIR'] == tempfile.gettempdir()\n"        \
+    "    with tempfile.TemporaryFile() as f: f.write(b'x')\n"                                 \
+    "    assert subprocess.run([sys.executable, '-c', 'pass']).returncode == 0\n"             \
+    "    for ldconfig in ['/sbin/ldconfig', '-p'], ['/bin/sh', '-c', '/sbin/ldconfig -p']:\n" \
+    "        subprocess.run(ldconfig, stdout=subprocess.DEVNULL, check=True)\n"               \
+    "    multiprocessing.Lock()\n"                                                            \
+    "    with multiprocessing.get_context('fork').Pool(2) as pool:\n"                         \
+    "        assert pool.map(square, [1, 2]) == [1, 4]\n"                                     \
+    "    refused(lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))\n"                \
+    "    refused(lambda: subprocess.run(['/bin/ls'], stdout=subprocess.DEVNULL))\n"           \
+    "    refused(lambda: open(__file__, 'a'))\n"                                              \
+    "    refused(lambda: open('/etc/shadow'))\n"                                              \
+    "class Checks(p.Plain):\n"                                                                \
+    "    name = 'odd'\n"                                                                      \
+    "    def open(self, candidate, shape):\n"                                                 \
+    "        check()\n"                                                                       \
+    "        return super().open(candidate, shape)\n"                                         \
     "p.Plain = Checks\n"
 
 MF_TEST(limits_what_families_do)

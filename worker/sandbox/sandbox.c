@@ -94,6 +94,7 @@ static const struct {
     {"/usr/lib*/gcc/*/*/collect2",  READ | EXEC, PYTHON},
     {"/usr/lib*/gcc/*/*/lto*",      READ | EXEC, PYTHON},
     {"/sbin/ldconfig*",             READ | EXEC, PYTHON},
+    {"/bin/sh",                     READ | EXEC, PYTHON}, /* ldconfig is a script in Ubuntu */
     {"/usr/local/cuda*/bin/*",      READ | EXEC, PYTHON},
     {"/usr/local/cuda*/nvvm/bin/*", READ | EXEC, PYTHON},
     {"/opt/rocm*/llvm/bin/*",       READ | EXEC, PYTHON},
