@@ -222,7 +222,11 @@ int mf_farm_drain(struct mf_farm *f, int64_t worker)
     struct mf_slot *slot = mf_slots_by_id(&f->slots, worker);
     if (!slot)
         return -ENOENT;
-    slot->draining = slot->dirty = true;
+    slot->draining = true;
+    /* The search for units reads the workers' rows, so this row must not wait for mf_peers_flush. */
+    int r = mf_store_worker_save(f->store, slot, mf_slot_state(slot), f->wall_ms);
+    if (r < 0)
+        return r;
     /* Until now, units that avoid the other workers waited for this worker. Now the other workers may take
      * them. */
     mf_slots_clear_starved(&f->slots, slot->class_id);
