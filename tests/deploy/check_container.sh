@@ -100,10 +100,11 @@ start() {
     pids+=($!)
 }
 
-# await COMMAND…: repeats the command until it succeeds. Fails if a program has ended.
+# await COMMAND…: repeats the command until it succeeds. Fails if a program has ended, or after 120 s.
 await() {
-    local pid
+    local pid end=$((SECONDS + 120))
     until "$@"; do
+        [ $SECONDS -lt $end ] || fail "after 120 s, this still fails: $*"
         for pid in "${pids[@]}"; do
             kill -0 "$pid" 2>/dev/null || fail "a program has ended while the test waits for: $*"
         done

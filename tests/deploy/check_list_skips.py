@@ -14,7 +14,7 @@ CASES = [
     (["chromium missing (packages chromium, chromium-driver)", "systemd is missing (package systemd)",
       "srun is missing (packages slurm-wlm, munge, iproute2)", "gfx942 by clang-19: not found",
       "MOEFARM_TEST_DEVICE names no device for the large layers"],
-     "Only what needs a GPU or its compilers, Slurm, systemd, Chromium or buildah was skipped."),
+     "Only what needs a GPU or its compilers, Slurm, systemd, Chromium, buildah or PyTorch was skipped."),
     (["systemd is missing (package systemd)", "promtool is missing (package prometheus)"],
      "  promtool is missing (package prometheus)"),
 ]

@@ -125,7 +125,9 @@ workers+=($!)
 timeout 100 moefarm submit shapes.csv --classes gfx942/304 --watch >watch.log 2>&1 || fail "the batch failed"
 moefarm export --simulated -o tuned.csv >/dev/null
 [ "$(wc -l <tuned.csv)" = 3 ] || fail "expected 3 lines in the table, got $(wc -l <tuned.csv)"
+end=$((SECONDS + 120))
 until [ "$(moefarm --json workers | grep -c '"state":.*"idle"')" = 3 ]; do
+    [ $SECONDS -lt $end ] || fail "after 120 s not all three workers are idle: $(moefarm workers)"
     for worker in "${workers[@]}"; do
         kill -0 "$worker" || fail "a worker ended"
     done

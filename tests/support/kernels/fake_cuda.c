@@ -306,7 +306,7 @@ CALL cuEventSynchronize(CUevent event)
 CALL cuEventElapsedTime(float *ret, CUevent from, CUevent to)
 {
     (void)from, (void)to;
-    *ret = 1.0f;
+    *ret = 2.0f; /* with this time, measured ceilings are below published ones */
     return CUDA_SUCCESS;
 }
 
