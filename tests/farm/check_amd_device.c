@@ -246,7 +246,8 @@ static int allocate_more(struct zeroing *z)
 static int load_more(struct zeroing *z)
 {
     const struct mf_code code = zero_code();
-    return mf_hip_function_open(z->device, &code, &z->function);
+    struct mf_hip_function more;
+    return mf_hip_function_open(z->device, &code, &more);
 }
 
 static int ignore_an_error(struct zeroing *z)
@@ -273,6 +274,7 @@ MF_TEST(returns_a_capture_error, .rows = MF_ARRAY_LEN(forbidden))
     ck_assert_int_eq(device->ops->time(device, zero_row, &other, 2, &us), 0);
     ck_assert_int_eq(zero_rows(&other), 3);
     release(&other);
+    release(&z);
 }
 
 /* ---- work of foreign code ---- */
