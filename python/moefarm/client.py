@@ -323,11 +323,11 @@ class Client:
         """Updates the table `path` to the current release of a channel, atomically and under the lock of
         moefarm's programs. The table is sent only if it differs. Without `force`, raises ValueError if the
         file is not a release of this farm, because it may have local changes."""
-        file = pathlib.Path(path).resolve()
+        file, channel = pathlib.Path(path).resolve(), _segment(channel)
         with _Lock(file):
             old = _read_file(file, FILE_MAX) if file.exists() else None
             sha256 = hashlib.sha256(old or b"").hexdigest()
-            reply = self._get(f"/channels/{_segment(channel)}/tuned_fmoe.csv",
+            reply = self._get(f"/channels/{channel}/tuned_fmoe.csv",
                               headers={} if old is None else {"If-None-Match": f'"{sha256}"'})
             release = reply.headers.get("moefarm-release", "")
             if not re.match(r"\d+ ", release):

@@ -158,7 +158,7 @@ class OnFarm(unittest.TestCase):
         with self.assertRaisesRegex(ApiError, "no such parameter"):
             self.client.export(clas="gfx942/304")
         with self.assertRaisesRegex(ValueError, "expected 1 to 63 letters"):
-            self.client.pull("../x", "t.csv")
+            self.client.pull("../x", self.farm.folder / "t.csv")
         self.assertEqual(list(self.client.misses()), [])
         self.assertEqual(self.client.submit_misses(), [])
 
@@ -264,6 +264,8 @@ class Failing(unittest.TestCase):
 
     def test_unusable_replies(self) -> None:
         etag = {"ETag": '"' + "0" * 64 + '"'}
+        folder = tempfile.TemporaryDirectory(prefix="moefarm-client-")
+        self.addCleanup(folder.cleanup)
         cases: Dict[str, Tuple[Answer, Callable[[Client], Any]]] = {
             "the reply is not JSON": ((200, {}, b"<html>"), lambda c: c.batch(1)),
             "the reply is not a list": ((200, {}, b"{}"), lambda c: list(c.batches())),
@@ -274,12 +276,10 @@ class Failing(unittest.TestCase):
             "not UTF-8": ((200, etag, b"\xff"), lambda c: c.export()),
             "status 302": ((302, {"Location": "/"}, b""), lambda c: c.batch(1)),
             "status 500": ((500, {}, b"oops"), lambda c: c.batch(1)),
-            "not a release": ((200, etag, b"a,b\n"), lambda c: c.pull("stable", "t.csv")),
+            "not a release": ((200, etag, b"a,b\n"), lambda c: c.pull("stable", f"{folder.name}/t")),
         }
         for text, (answer, call) in cases.items():
-            with self.subTest(text), tempfile.TemporaryDirectory() as folder, \
-                    contextlib.chdir(folder) if sys.version_info >= (3, 11) else contextlib.nullcontext(), \
-                    self.server(lambda n, _: answer) as c:  # noqa: B023
+            with self.subTest(text), self.server(lambda n, _: answer) as c:  # noqa: B023
                 with self.assertRaises(ClientError) as error:
                     call(c)
                 self.assertIn("not JSON" if text == "nested" else text, str(error.exception))
