@@ -1,0 +1,109 @@
+"""libfmoe's handles, and the workspace that the layers of a device share."""
+from __future__ import annotations
+
+import ctypes
+import threading
+import weakref
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+
+import torch
+
+from moefarm import _library
+
+Tables = Union[None, str, Sequence[str]]
+_cpu_lock = threading.Lock()  # all CPU handles of a process share one thread pool
+_open_lock = threading.Lock()
+
+
+def library_device(device: torch.device) -> str:
+    """The device as libfmoe names it, for example "hip:nvidia:0"."""
+    if device.type == "cpu":
+        return "cpu:0"
+    if device.type == "cuda":
+        return f"hip:{'amd' if torch.version.hip else 'nvidia'}:{device.index}"
+    raise _library.Error(f"device '{device}': expected a device of type cpu or cuda")
+
+
+def torch_device(device: Union[None, str, torch.device]) -> torch.device:
+    """The device with its index; None stands for the current GPU, or the CPU on a machine without a GPU."""
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(device)
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+class Workspace:
+    """The buffer that calls on one device use. It grows when a layer is opened, and never during a call. A
+    call on another stream than the last call first waits for the last call's stream. A larger buffer does not
+    replace the addresses in captured graphs, so the smaller ones are kept."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.bytes, self.address = device, 0, 0
+        self._buffers: List[torch.Tensor] = []
+        self._stream: Any = None
+
+    def reserve(self, n: int) -> None:
+        if n <= self.bytes:
+            return
+        buffer = torch.empty(n, dtype=torch.uint8, device=self.device)
+        self._buffers.append(buffer)
+        self.bytes, self.address = n, buffer.data_ptr()
+
+    def order(self, stream: int) -> None:
+        """Makes the current stream, `stream`, wait for the calls that use the buffer. A stream that is being
+        captured cannot wait."""
+        last = self._stream
+        if (last is not None and last.cuda_stream == stream) or torch.cuda.is_current_stream_capturing():
+            return
+        self._stream = torch.cuda.current_stream(self.device)
+        if last is not None:
+            self._stream.wait_stream(last)
+
+
+_workspaces: Dict[torch.device, Workspace] = {}
+
+
+def workspace_of(device: torch.device) -> Workspace:
+    if device not in _workspaces:
+        _workspaces[device] = Workspace(device)
+    return _workspaces[device]
+
+
+class Handle:
+    """One device with one set of tables (struct fmoe). It is closed with its last layer."""
+
+    def __init__(self, device: torch.device, tables: Sequence[str]) -> None:
+        self.device, self.tables, self.library = device, tables, _library.load()
+        self.lock = _cpu_lock if device.type == "cpu" else threading.Lock()
+        error, pointer = _library.ErrorText(), ctypes.c_void_p()
+        result = self.library.fmoe_open(library_device(device).encode(), _library.text_array(tables),
+                                        len(tables), ctypes.byref(error), ctypes.byref(pointer))
+        _library.check(result, error)
+        self.pointer = pointer
+        weakref.finalize(self, self.library.fmoe_close, pointer).atexit = False
+
+    def reload(self) -> None:
+        error = _library.ErrorText()
+        _library.check(self.library.fmoe_reload(self.pointer, _library.text_array(self.tables),
+                                                len(self.tables), ctypes.byref(error)), error)
+
+    def rows(self) -> _library.Rows:
+        rows = _library.Rows()
+        self.library.fmoe_rows(self.pointer, ctypes.byref(rows))
+        return rows
+
+
+_handles: "weakref.WeakValueDictionary[Tuple[torch.device, Tuple[str, ...]], Handle]" = (
+    weakref.WeakValueDictionary())
+
+
+def open_handle(device: torch.device, tables: Tables) -> Handle:
+    """Returns the handle of the device and the tables. Layers with equal tables share one."""
+    paths = () if tables is None else (tables,) if isinstance(tables, str) else tuple(tables)
+    with _open_lock:
+        handle: Optional[Handle] = _handles.get((device, paths))
+        if handle is None:
+            handle = _handles[(device, paths)] = Handle(device, paths)
+        return handle

@@ -1,0 +1,1 @@
+"""moefarm's layers inside frameworks that run whole models."""

@@ -1,0 +1,334 @@
+"""moefarm.Layer: a fused MoE layer on torch tensors, run by libfmoe with the kernels of a tuned table."""
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+import torch
+
+from moefarm import _library
+from moefarm._handle import open_handle, torch_device, workspace_of
+from moefarm._library import Error
+from moefarm.ops._fused_moe import register
+
+ACTIVATIONS = {name.lower(): f"ActivationType.{spelling}" for name, spelling in (
+    ("silu", "Silu"), ("gelu", "Gelu"), ("swiglu", "Swiglu"), ("gelu_tanh", "GeluTanh"),
+    ("silu_step", "SiluStep"), ("relu2", "Relu2"), ("situv2", "Situv2"), ("none", "No"))}
+QUANTS = {name.lower(): f"QuantType.{name}" for name in (
+    "per_Tensor", "per_Token", "per_1x32", "per_1x128", "per_1x16")}
+QUANTS["none"] = "QuantType.No"
+_FP8 = ("torch.float8_e4m3fn", "torch.float8_e4m3fn")
+# Data types of the quantised activations and of the weights, where the quantisation implies them.
+_DTYPES = {"QuantType.No": ("torch.bfloat16", "torch.bfloat16"), "QuantType.per_1x128": _FP8,
+           "QuantType.per_Token": _FP8, "QuantType.per_Tensor": _FP8}
+Dtype = Union[None, str, torch.dtype]
+
+
+class Served(NamedTuple):
+    """The kernels that serve a token count."""
+
+    tuned: bool  # False: the table has no row; a fallback serves the call
+    bucket: int  # the token count rounded up to that of a row
+    us: float  # time of the row in microseconds; 0.0 without a row
+    table: str  # file of the row; "" if no row is used
+    line: int  # line of the row in that file
+    pipeline: str  # "family:step|family:step"
+
+
+def _spelling(value: str, known: "dict[str, str]", prefix: str) -> str:
+    return value if value.startswith(prefix) else known.get(value.lower(), prefix + value)
+
+
+def _form(form: str, bias: bool) -> str:
+    parts = [part for part in form.split("+") if part]
+    return "+".join(parts + [name for name in ("b1", "b2") if bias and name not in parts])
+
+
+class Layer:
+    """A fused MoE layer: y = sum over the chosen experts e of weight(e) * w2[e] @ act(w1[e] @ x).
+
+    table: path of a table that moefarm exported for consumer moefarm, a list of paths, or None. A token count
+        without a row is served by a fallback.
+    model_dim, inter_dim, experts, topk: H, I, E and K below. E counts the experts in w1 and w2.
+    activation: "silu", "gelu", "swiglu", "gelu_tanh", "silu_step", "relu2", "situv2", "none", or the table's
+        spelling, such as "ActivationType.Silu".
+    quant: "none" (bfloat16), "per_1x128", "per_token", "per_tensor", "per_1x32", "per_1x16", or the table's
+        spelling, such as "QuantType.per_1x128".
+    activation_dtype, weight_dtype: data types that the GEMMs read. The default is bfloat16 for quant "none"
+        and float8_e4m3fn for the first three of the others.
+    bias: the layer has b1 and b2, the same as form="b1+b2".
+    gated: w1 has gate and up rows, [E, 2I, H]; otherwise w1 is [E, I, H].
+    weight_before_activation: the routing weight is applied before the activation.
+    form: further properties in the table's spelling, for example "limit:7" or "ep:0/384".
+    max_tokens: a call with more tokens runs in several steps of at most this number.
+    device: a CPU or GPU; the default is the current GPU, or the CPU on a machine without a GPU.
+
+    Raises moefarm.Error with libfmoe's message if a parameter or the table is refused.
+
+    Calls use one buffer per device, shared by all layers; calls on several streams wait for each other. Calls
+    that shall run concurrently, and graphs that are replayed concurrently, need a `workspace` of their own.
+
+    >>> import torch, moefarm
+    >>> layer = moefarm.Layer(None, model_dim=64, inter_dim=32, experts=4, topk=2, device="cpu")
+    >>> w1 = torch.ones(4, 64, 64, dtype=torch.bfloat16) / 64   # [E, 2I, H], all gate rows first
+    >>> w2 = torch.ones(4, 64, 32, dtype=torch.bfloat16) / 32   # [E, H, I]
+    >>> layer.pack(w1, w2)
+    >>> x = torch.ones(3, 64, dtype=torch.bfloat16)             # [T, H]
+    >>> ids = torch.tensor([[0, 1], [1, 2], [2, 3]])            # [T, K], int32 or int64
+    >>> weights = torch.full((3, 2), 0.5)                       # [T, K], float32 or bfloat16
+    >>> y = layer(x, ids, weights)                              # [T, H], bfloat16
+    >>> y.shape, f"{y[0, 0].item():.2f}"                        # silu(1) * 1
+    (torch.Size([3, 64]), '0.73')
+    """
+
+    def __init__(self, table: Union[None, str, "os.PathLike[str]", Sequence[str]], *, model_dim: int,
+                 inter_dim: int, experts: int, topk: int, activation: str = "silu", quant: str = "none",
+                 activation_dtype: Dtype = None, weight_dtype: Dtype = None, bias: bool = False,
+                 gated: bool = True, weight_before_activation: bool = False, form: str = "",
+                 max_tokens: int = 4096, device: Union[None, str, torch.device] = None) -> None:
+        self.model_dim, self.inter_dim, self.experts, self.topk = model_dim, inter_dim, experts, topk
+        self.gated, self.max_tokens, self.form = gated, max_tokens, _form(form, bias)
+        self.activation = _spelling(activation, ACTIVATIONS, "ActivationType.")
+        self.quant = _spelling(quant, QUANTS, "QuantType.")
+        self.activation_dtype, self.weight_dtype = self._dtypes(activation_dtype, weight_dtype)
+        self.device = torch_device(device)
+        if isinstance(table, os.PathLike):
+            table = os.fspath(table)
+        self._handle = open_handle(self.device, table)
+        self._library = self._handle.library
+        self._pointer = self._open(weight_before_activation)
+        weakref.finalize(self, _close, self._handle, self._pointer).atexit = False
+        self.workspace_bytes = int(self._library.fmoe_workspace_bytes(self._pointer))
+        self._workspace = workspace_of(self.device)
+        self._workspace.reserve(self.workspace_bytes)
+        self._weights = [self._weight(1), self._weight(2)]
+        self.w1: List[Optional[torch.Tensor]] = []
+        self.w2: List[Optional[torch.Tensor]] = []
+        self.b1: Optional[torch.Tensor] = None
+        self.b2: Optional[torch.Tensor] = None
+        self.calibration: Optional[torch.Tensor] = None
+        self._call = _library.Call()
+        self.id = register(self)  # a compiled graph holds this number
+
+    # ---- opening ----
+
+    def _dtypes(self, activation: Dtype, weight: Dtype) -> Tuple[str, str]:
+        known = _DTYPES.get(self.quant)
+        if known is None and (activation is None or weight is None):
+            raise Error(f"quant is '{self.quant}': give activation_dtype and weight_dtype, because several "
+                        "data types have this quantisation")
+        default = known or ("", "")
+        return str(activation or default[0]), str(weight or default[1])
+
+    def _open(self, weight_before_activation: bool) -> ctypes.c_void_p:
+        model = _library.LayerModel(
+            self.model_dim, self.inter_dim, self.experts, self.topk, self.activation.encode(),
+            b"torch.bfloat16", self.activation_dtype.encode(), self.weight_dtype.encode(),
+            self.quant.encode(), self.gated, weight_before_activation, self.form.encode(), self.max_tokens)
+        error, pointer = _library.ErrorText(), ctypes.c_void_p()
+        _library.check(self._library.fmoe_layer_open(self._handle.pointer, ctypes.byref(model),
+                                                     ctypes.byref(error), ctypes.byref(pointer)), error)
+        return pointer
+
+    def _weight(self, which: int) -> _library.Weight:
+        weight = _library.Weight()
+        _library.check(self._library.fmoe_layer_weight(self._pointer, which, ctypes.byref(weight)))
+        return weight
+
+    @property
+    def layouts(self) -> Tuple[str, str]:
+        """The layouts in which the kernels read w1 and w2, for example ("row", "panel16")."""
+        first, second = (weight.layout.decode() for weight in self._weights)
+        return first, second
+
+    # ---- weights ----
+
+    def pack(self, w1: torch.Tensor, w2: torch.Tensor, w1_scale: Optional[torch.Tensor] = None,
+             w2_scale: Optional[torch.Tensor] = None, *, b1: Optional[torch.Tensor] = None,
+             b2: Optional[torch.Tensor] = None, w1_factor: Optional[torch.Tensor] = None,
+             w2_factor: Optional[torch.Tensor] = None,
+             calibration: Optional[torch.Tensor] = None) -> None:
+        """Converts the weights to the kernels' layout and keeps them on the layer's device.
+
+        w1: [E, 2I, H] (gate rows first), or [E, I, H] if not gated; w2: [E, H, I]; in the layer's
+            weight_dtype. Two four-bit values per byte: [E, 2I, H / 2] and [E, H, I / 2].
+        w1_scale, w2_scale: for per_1x128 float32 [E, 2I / 128, H / 128] and [E, H / 128, I / 128]; for
+            per_token float32 [E, 2I] and [E, H]; for per_tensor float32 [E]; for per_1x32 and per_1x16 one
+            byte per block, [E, 2I, H / 32] and [E, H, I / 32].
+        b1, b2: [E, 2I] (gate first) or [E, I], and [E, H]; converted to float32.
+        w1_factor, w2_factor, calibration: only for NVFP4: float32 [E], [E], and the two global factors of the
+            activations.
+
+        The layer keeps a tensor of layout "row" as it is, without a copy, if it is contiguous and on the
+        layer's device; its later changes then change the layer."""
+        self.w1 = self._pack(1, (w1, w1_scale, w1_factor))
+        self.w2 = self._pack(2, (w2, w2_scale, w2_factor))
+        self.b1, self.b2 = self._bias(1, b1), self._bias(2, b2)
+        self.calibration = None if calibration is None else self._float(calibration)
+        call = self._call
+        call.w1, call.w2 = _addresses(self.w1), _addresses(self.w2)
+        call.b1, call.b2, call.calib = _address(self.b1), _address(self.b2), _address(self.calibration)
+
+    def _pack(self, which: int, parts: Sequence[Optional[torch.Tensor]]) -> List[Optional[torch.Tensor]]:
+        weight = self._weights[which - 1]
+        for part, tensor, n in zip(("", "_scale", "_factor"), parts, weight.bytes):
+            self._check_part(f"w{which}{part}", tensor, n)
+        # contiguous copies only where needed; `parts` and `packed` have equal sizes in every layout
+        source = [tensor.detach().contiguous() if tensor is not None else None for tensor in parts]
+        if weight.layout == b"row":
+            return [None if tensor is None else tensor.to(self.device) for tensor in source]
+        host = [None if tensor is None else tensor.cpu() for tensor in source]
+        packed = [None if tensor is None else torch.empty_like(tensor) for tensor in host]
+        result = self._library.fmoe_layer_pack(self._pointer, which, _addresses(host), _addresses(packed))
+        _library.check(result, what=f"packing w{which} to layout {weight.layout.decode()}")
+        return [None if tensor is None else tensor.to(self.device) for tensor in packed]
+
+    def _check_part(self, name: str, tensor: Optional[torch.Tensor], n: int) -> None:
+        found = 0 if tensor is None else tensor.numel() * tensor.element_size()
+        if found != n:
+            given = ("is missing" if tensor is None
+                     else f"is {list(tensor.shape)} of {tensor.dtype}, {found} bytes")
+            raise Error(f"{name} {given}: this layer needs {n} bytes" if n else
+                        f"{name} {given}: this layer has no such part")
+        elements = "_" not in name
+        if elements and tensor is not None and str(tensor.dtype) not in (
+                self.weight_dtype, "torch.uint8", "torch.int8"):
+            raise Error(f"{name} is of {tensor.dtype}: this layer needs {self.weight_dtype}")
+
+    def _bias(self, which: int, bias: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
+        expected = f"b{which}" in self.form.split("+")
+        if expected != (bias is not None):
+            raise Error(f"b{which} is {'missing' if expected else 'given'}: the layer's form is "
+                        f"'{self.form}'")
+        if bias is None:
+            return None
+        n = self.model_dim if which == 2 else self.inter_dim * (2 if self.gated else 1)
+        if tuple(bias.shape) != (self.experts, n):
+            raise Error(f"b{which} is {list(bias.shape)}: expected {[self.experts, n]}")
+        return self._float(bias)
+
+    def _float(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach().to(self.device, torch.float32).contiguous()
+
+    # ---- calls ----
+
+    def __call__(self, x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor,
+                 out: Optional[torch.Tensor] = None,
+                 workspace: Optional[torch.Tensor] = None) -> torch.Tensor:
+        """Runs the layer on the current stream and returns y, bfloat16 [T, H].
+
+        x: bfloat16 [T, H]; topk_ids: int32 or int64 [T, K], global expert ids; topk_weights: float32 or
+        bfloat16 [T, K]. Without `workspace`, the call is the operator moefarm.ops.fused_moe, which
+        torch.compile and CUDA graphs accept.
+
+        out: receives y; contiguous bfloat16 [T, H].
+        workspace: uint8, at least `workspace_bytes`, aligned to 64 bytes, used by no concurrent call."""
+        if workspace is not None:
+            out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
+            self.run(x, topk_ids, topk_weights, out, workspace)
+            return out
+        if out is None:
+            y: torch.Tensor = torch.ops.moefarm.fused_moe.default(x, topk_ids, topk_weights, self.id)
+            return y
+        torch.ops.moefarm.fused_moe_out.default(x, topk_ids, topk_weights, self.id, out)
+        return out
+
+    def run(self, x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor, y: torch.Tensor,
+            workspace: Optional[torch.Tensor] = None) -> None:
+        """Runs the layer once, without torch's dispatcher: writes y. The parameters are those of a call."""
+        self._check(x, topk_ids, topk_weights, y)
+        x, topk_ids, topk_weights = x.contiguous(), topk_ids.contiguous(), topk_weights.contiguous()
+        if topk_ids.dtype != torch.int32:
+            topk_ids = topk_ids.to(torch.int32)
+        if topk_weights.dtype != torch.float32:
+            topk_weights = topk_weights.to(torch.float32)
+        n = x.shape[0]
+        if n <= self.max_tokens:
+            if n > 0:
+                self._run(x, topk_ids, topk_weights, y, workspace)
+            return
+        for at in range(0, n, self.max_tokens):
+            part = slice(at, at + self.max_tokens)
+            self._run(x[part], topk_ids[part], topk_weights[part], y[part], workspace)
+
+    def _run(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, y: torch.Tensor,
+             workspace: Optional[torch.Tensor]) -> None:
+        index, call = self.device.index, self._call
+        if index is not None and torch.cuda.current_device() != index:
+            with torch.cuda.device(index):  # libfmoe makes its device the current one
+                return self._run(x, ids, weights, y, workspace)
+        stream = 0 if index is None else torch._C._cuda_getCurrentRawStream(index)
+        with self._handle.lock:
+            call.tokens, call.stream = x.shape[0], stream
+            call.x, call.ids, call.weights = x.data_ptr(), ids.data_ptr(), weights.data_ptr()
+            call.y = y.data_ptr()
+            if workspace is not None:
+                call.workspace, call.workspace_bytes = workspace.data_ptr(), workspace.numel()
+            else:
+                shared = self._workspace
+                call.workspace, call.workspace_bytes = shared.address, shared.bytes
+                if index is not None:
+                    shared.order(stream)
+            result = self._library.fmoe_run(self._pointer, ctypes.addressof(call))
+        if result < 0:
+            _library.check(result, what=f"a call with {x.shape[0]} tokens and a workspace of "
+                                        f"{call.workspace_bytes} bytes")
+
+    def _check(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, y: torch.Tensor) -> None:
+        shape, routes, device = (x.shape[0], self.model_dim), (x.shape[0], self.topk), self.device
+        if not (x.shape == shape and y.shape == shape and ids.shape == routes and weights.shape == routes
+                and x.dtype == y.dtype == torch.bfloat16 and ids.dtype in (torch.int32, torch.int64)
+                and weights.dtype in (torch.float32, torch.bfloat16) and y.is_contiguous()
+                and x.device == ids.device == weights.device == y.device == device):
+            self._refuse(x, ids, weights, y)
+        if not self.w1:
+            raise Error("the layer has no weights: call pack first")
+
+    def _refuse(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, y: torch.Tensor) -> None:
+        def say(name: str, tensor: torch.Tensor, columns: int, dtypes: str) -> str:
+            return (f"{name} is {list(tensor.shape)} of {tensor.dtype} on {tensor.device}: expected "
+                    f"[{x.shape[0] if x.dim() else 'T'}, {columns}] of {dtypes} on {self.device}")
+
+        for name, tensor, columns, dtypes in (
+                ("x", x, self.model_dim, (torch.bfloat16,)),
+                ("topk_ids", ids, self.topk, (torch.int32, torch.int64)),
+                ("topk_weights", weights, self.topk, (torch.float32, torch.bfloat16)),
+                ("out", y, self.model_dim, (torch.bfloat16,))):
+            if (tensor.shape != (x.shape[0], columns) or tensor.dtype not in dtypes
+                    or tensor.device != self.device):
+                raise Error(say(name, tensor, columns, " or ".join(str(d) for d in dtypes)))
+        raise Error("out is not contiguous: pass a contiguous tensor")
+
+    # ---- tables ----
+
+    def served(self, tokens: int) -> Served:
+        """Returns the kernels that serve a call of this many tokens, 1 to max_tokens."""
+        served = _library.Served()
+        _library.check(self._library.fmoe_served(self._pointer, tokens, ctypes.byref(served)),
+                       what=f"tokens is {tokens}: expected 1 to {self.max_tokens}")
+        return Served(bool(served.tuned), served.bucket, served.us, served.table.decode(), served.line,
+                      served.pipeline.decode())
+
+    def reload(self) -> None:
+        """Reads the tables again, for all layers that have them. Raises moefarm.Error and keeps the old rows
+        if a table has an error, or needs another layout of the weights or a larger workspace."""
+        self._handle.reload()
+
+    @property
+    def misses(self) -> int:
+        """The number of calls without a row, of all layers with these tables."""
+        return int(self._library.fmoe_n_misses(self._handle.pointer))
+
+
+def _close(handle: Any, pointer: ctypes.c_void_p) -> None:
+    handle.library.fmoe_layer_close(pointer)
+
+
+def _address(tensor: Optional[torch.Tensor]) -> Optional[int]:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def _addresses(parts: Sequence[Optional[torch.Tensor]]) -> Any:
+    return _library.Parts(*[_address(part) for part in parts])

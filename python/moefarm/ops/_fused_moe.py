@@ -1,0 +1,73 @@
+"""torch.ops.moefarm.fused_moe: the layer as an operator that torch.compile and CUDA graphs accept. It has no
+gradient."""
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import TYPE_CHECKING, Any, Optional
+
+import torch
+
+from moefarm._library import Error
+
+if TYPE_CHECKING:
+    from moefarm.layer import Layer
+
+_numbers = itertools.count(1)
+_layers: "weakref.WeakValueDictionary[int, Layer]" = weakref.WeakValueDictionary()
+_make_library: Any = torch.library.Library  # torch declares no types for it
+_library = _make_library("moefarm", "FRAGMENT")
+_ARGUMENTS = "Tensor x, Tensor topk_ids, Tensor topk_weights, int layer"
+_library.define(f"fused_moe({_ARGUMENTS}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+_library.define(f"fused_moe_out({_ARGUMENTS}, Tensor(a!) out) -> ()", tags=(torch.Tag.pt2_compliant_tag,))
+
+
+def register(layer: Layer) -> int:
+    """Returns the number by which the operator finds the layer, as long as the layer lives."""
+    number = next(_numbers)
+    _layers[number] = layer
+    return number
+
+
+def _layer_of(number: int) -> Layer:
+    layer = _layers.get(number)
+    if layer is None:
+        raise Error(f"layer {number} was deleted: keep a reference to it while its operator is in use")
+    return layer
+
+
+def _fused_moe(x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor,
+               layer: int) -> torch.Tensor:
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    _layer_of(layer).run(x, topk_ids, topk_weights, y)
+    return y
+
+
+def _fused_moe_out(x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor, layer: int,
+                   out: torch.Tensor) -> None:
+    _layer_of(layer).run(x, topk_ids, topk_weights, out)
+
+
+def _fake(x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor, layer: int) -> torch.Tensor:
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
+def _fake_out(x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor, layer: int,
+              out: torch.Tensor) -> None:
+    return None
+
+
+for _key in ("CPU", "CUDA"):
+    _library.impl("fused_moe", _fused_moe, _key)
+    _library.impl("fused_moe_out", _fused_moe_out, _key)
+torch.library.register_fake("moefarm::fused_moe", _fake, lib=_library)
+torch.library.register_fake("moefarm::fused_moe_out", _fake_out, lib=_library)
+
+
+def fused_moe(x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor,
+              layer: Layer, out: Optional[torch.Tensor] = None) -> torch.Tensor:
+    """Runs `layer` on the current stream and returns y, bfloat16 [T, H]: the same as layer(x, …).
+
+    x: bfloat16 [T, H]; topk_ids: int32 or int64 [T, K]; topk_weights: float32 or bfloat16 [T, K];
+    out: receives y."""
+    return layer(x, topk_ids, topk_weights, out)

@@ -1,0 +1,228 @@
+"""moefarm.Layer and moefarm.ops.fused_moe against a reference of torch, on the CPU or on the device that
+MOEFARM_TEST_TORCH_DEVICE names."""
+import doctest
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+from typing import Any, Dict, Optional, Tuple
+
+try:
+    import torch
+except ImportError as error:
+    print(f"skipped: no torch: {error}")
+    sys.exit(77)
+
+import moe_reference as reference
+import moefarm
+import moefarm.layer
+
+DEVICE = os.environ.get("MOEFARM_TEST_TORCH_DEVICE", "cpu")
+H, I, E, K = 256, 128, 8, 3
+# Error of bfloat16 with float32 sums, and of float8_e4m3fn (x is quantised too).
+BF16, FP8 = 0.01, 0.06
+
+
+def weights_of(seed: int = 1) -> Tuple[torch.Tensor, torch.Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    w1 = torch.randn(E, 2 * I, H, generator=g) / H ** .5
+    w2 = torch.randn(E, H, I, generator=g) / I ** .5
+    return w1.bfloat16().to(DEVICE), w2.bfloat16().to(DEVICE)
+
+
+def inputs(tokens: int, seed: int = 2) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(tokens, H, generator=g).bfloat16()
+    p, ids = torch.topk(torch.softmax(torch.randn(tokens, E, generator=g), -1), K)
+    return x.to(DEVICE), ids.to(DEVICE), p.to(DEVICE)
+
+
+def biases(seed: int = 3) -> Tuple[torch.Tensor, torch.Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    return torch.randn(E, 2 * I, generator=g).to(DEVICE), torch.randn(E, H, generator=g).to(DEVICE)
+
+
+def bf16_layer(**options: Any) -> moefarm.Layer:
+    layer = moefarm.Layer(None, model_dim=H, inter_dim=I, experts=E, topk=K, device=DEVICE,
+                          **{"max_tokens": 64, **options})
+    layer.pack(*weights_of())
+    return layer
+
+
+class Results(unittest.TestCase):
+    def check(self, y: torch.Tensor, expected: torch.Tensor, limit: float) -> None:
+        self.assertEqual(y.shape, expected.shape)
+        self.assertLess(reference.relative_error(y, expected), limit)
+
+    def test_bf16(self) -> None:
+        layer = bf16_layer()
+        for tokens in (1, 5, 64):
+            x, ids, p = inputs(tokens)
+            self.check(layer(x, ids, p), reference.moe(x, *weights_of(), ids, p), BF16)
+
+    def test_types_of_ids_and_weights(self) -> None:
+        layer = bf16_layer()
+        x, ids, p = inputs(7)
+        for ids_type in (torch.int32, torch.int64):
+            for type_ in (torch.float32, torch.bfloat16):
+                expected = reference.moe(x, *weights_of(), ids, p.to(type_))
+                self.check(layer(x, ids.to(ids_type), p.to(type_)), expected, BF16)
+
+    def test_strided_inputs(self) -> None:
+        layer = bf16_layer()
+        x, ids, p = inputs(6)
+        expected = layer(x[::2].clone(), ids[::2].clone(), p[::2].clone())
+        self.assertTrue(torch.equal(layer(x[::2], ids[::2], p[::2]), expected))
+
+    def test_biases_and_clamped_swiglu(self) -> None:
+        b1, b2 = biases()
+        w1, w2 = weights_of()
+        layer = moefarm.Layer(None, model_dim=H, inter_dim=I, experts=E, topk=K, activation="swiglu",
+                              bias=True, max_tokens=32, device=DEVICE)
+        layer.pack(w1, w2, b1=b1 * 8, b2=b2)  # some values exceed the limit of 7
+        x, ids, p = inputs(9)
+        self.check(layer(x, ids, p), reference.moe(x, w1, w2, ids, p, reference.swiglu, b1 * 8, b2), BF16)
+
+    def test_fp8_blocks(self) -> None:
+        w1, w2 = weights_of()
+        (q1, s1, d1), (q2, s2, d2) = reference.quantise_blocks(w1), reference.quantise_blocks(w2)
+        b1, b2 = biases()
+        for bias in (False, True):
+            layer = moefarm.Layer(None, model_dim=H, inter_dim=I, experts=E, topk=K, quant="per_1x128",
+                                  bias=bias, max_tokens=32, device=DEVICE)
+            given: Dict[str, Any] = {"b1": b1, "b2": b2} if bias else {}
+            layer.pack(q1, q2, s1, s2, **given)
+            x, ids, p = inputs(20)
+            self.check(layer(x, ids, p), reference.moe(x, d1, d2, ids, p, **given), FP8)
+
+    def test_more_tokens_than_max_tokens(self) -> None:
+        layer = bf16_layer(max_tokens=16)
+        x, ids, p = inputs(41)
+        self.check(layer(x, ids, p), reference.moe(x, *weights_of(), ids, p), BF16)
+
+    def test_no_tokens(self) -> None:
+        x, ids, p = inputs(1)
+        self.assertEqual(bf16_layer()(x[:0], ids[:0], p[:0]).shape, (0, H))
+
+    def test_out_and_own_workspace(self) -> None:
+        layer = bf16_layer()
+        x, ids, p = inputs(5)
+        expected = layer(x, ids, p)
+        out = torch.full_like(expected, float("nan"))
+        self.assertIs(layer(x, ids, p, out), out)
+        self.assertTrue(torch.equal(out, expected))
+        own = torch.empty(layer.workspace_bytes, dtype=torch.uint8, device=DEVICE)
+        self.assertTrue(torch.equal(layer(x, ids, p, workspace=own), expected))
+
+    def test_a_larger_layer_keeps_the_smaller_one_correct(self) -> None:
+        small = bf16_layer(max_tokens=2)
+        x, ids, p = inputs(2)
+        expected = small(x, ids, p)
+        bf16_layer(max_tokens=2048)
+        self.assertTrue(torch.equal(small(x, ids, p), expected))
+
+
+class Errors(unittest.TestCase):
+    def refused(self, text: str, **options: Any) -> None:
+        with self.assertRaisesRegex(moefarm.Error, text):
+            moefarm.Layer(None, **{"model_dim": H, "inter_dim": I, "experts": E, "topk": K, "device": DEVICE,
+                                   **options})
+
+    def test_open(self) -> None:
+        self.refused("inter_dim: a multiple of 128 with QuantType.per_1x128", inter_dim=96,
+                     quant="per_1x128")
+        self.refused("act_type is 'ActivationType.Tanh': expected", activation="ActivationType.Tanh")
+        self.refused("max_tokens is 0: expected 1 to 1048576", max_tokens=0)
+        self.refused("form.* is 'limit:x'", form="limit:x")
+        self.refused("quant is 'QuantType.per_1x32': give activation_dtype and weight_dtype",
+                     quant="per_1x32")
+        self.refused("device 'meta': expected a device of type cpu or cuda", device="meta")
+
+    def test_table(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            table = pathlib.Path(folder, "tuned.csv")
+            with self.assertRaisesRegex(moefarm.Error, "tuned.csv"):
+                moefarm.Layer(table, model_dim=H, inter_dim=I, experts=E, topk=K, device=DEVICE)
+
+    def test_weights(self) -> None:
+        layer, (w1, w2) = bf16_layer(), weights_of()
+        for arguments, text in (
+                ((w1[:, :I], w2), r"w1 is \[8, 128, 256\] of torch.bfloat16, 524288 bytes: this layer needs"),
+                ((w1.half(), w2), "w1 is of torch.float16: this layer needs torch.bfloat16"),
+                ((w1, w2, w1), "w1_scale is .*: this layer has no such part")):
+            with self.assertRaisesRegex(moefarm.Error, text):
+                layer.pack(*arguments)
+        with self.assertRaisesRegex(moefarm.Error, "b1 is given: the layer's form is ''"):
+            layer.pack(w1, w2, b1=biases()[0])
+
+    def test_call(self) -> None:
+        layer = bf16_layer()
+        x, ids, p = inputs(4)
+        for arguments, text in (
+                ((x.float(), ids, p), r"x is \[4, 256\] of torch.float32 on .*: expected \[4, 256\] of "
+                                      "torch.bfloat16"),
+                ((x, ids[:, :2], p), r"topk_ids is \[4, 2\] of torch.int64"),
+                ((x, ids, p.half()), r"topk_weights is \[4, 3\] of torch.float16"),
+                ((x, ids, p, x[:2]), r"out is \[2, 256\]")):
+            with self.assertRaisesRegex(moefarm.Error, text):
+                layer(*arguments)
+        with self.assertRaisesRegex(moefarm.Error, "a workspace of 64 bytes: Invalid argument"):
+            layer(x, ids, p, workspace=torch.empty(64, dtype=torch.uint8, device=DEVICE))
+
+    def test_no_weights(self) -> None:
+        layer = moefarm.Layer(None, model_dim=H, inter_dim=I, experts=E, topk=K, device=DEVICE)
+        with self.assertRaisesRegex(moefarm.Error, "call pack first"):
+            layer(*inputs(1))
+
+    def test_deleted_layer(self) -> None:
+        layer: Optional[moefarm.Layer] = bf16_layer()
+        assert layer is not None
+        number, arguments = layer.id, inputs(1)
+        layer = None
+        with self.assertRaisesRegex(moefarm.Error, f"layer {number} was deleted"):
+            torch.ops.moefarm.fused_moe(*arguments, number)
+
+    def test_served(self) -> None:
+        layer = bf16_layer()
+        self.assertEqual(layer.served(5).bucket, 8)
+        self.assertFalse(layer.served(5).tuned)
+        self.assertIn(":", layer.served(5).pipeline)
+        with self.assertRaisesRegex(moefarm.Error, "tokens is 65: expected 1 to 64"):
+            layer.served(65)
+
+
+class Operator(unittest.TestCase):
+    def test_opcheck(self) -> None:
+        layer = bf16_layer()
+        x, ids, p = inputs(5)
+        torch.library.opcheck(torch.ops.moefarm.fused_moe.default, (x, ids, p, layer.id))
+        torch.library.opcheck(torch.ops.moefarm.fused_moe_out.default,
+                              (x, ids, p, layer.id, torch.empty_like(x)))
+
+    def test_ops_fused_moe(self) -> None:
+        layer, arguments = bf16_layer(), inputs(5)
+        self.assertTrue(torch.equal(moefarm.ops.fused_moe(*arguments, layer), layer(*arguments)))
+
+    def test_compile_fullgraph(self) -> None:
+        layer, arguments = bf16_layer(), inputs(5)
+
+        def forward(x: torch.Tensor, ids: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = layer(x * 2, ids, p)
+            return y + 1
+
+        compiled = torch.compile(forward, fullgraph=True, backend="aot_eager")
+        for tokens in (5, 6, 11):  # the second size makes the token count dynamic
+            arguments = inputs(tokens)
+            self.assertTrue(torch.equal(compiled(*arguments), forward(*arguments)))
+
+
+class Documentation(unittest.TestCase):
+    def test_examples(self) -> None:
+        result = doctest.testmod(moefarm.layer)
+        self.assertGreater(result.attempted, 0)
+        self.assertEqual(result.failed, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

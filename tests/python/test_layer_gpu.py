@@ -1,0 +1,51 @@
+"""The cases of test_layer on a GPU, and the layer in CUDA graphs and on several streams."""
+import os
+import sys
+import unittest
+from typing import Any
+
+try:
+    import torch
+except ImportError as error:
+    print(f"skipped: no torch: {error}")
+    sys.exit(77)
+if not torch.cuda.is_available():
+    print("skipped: no GPU")
+    sys.exit(77)
+os.environ["MOEFARM_TEST_TORCH_DEVICE"] = f"cuda:{torch.cuda.current_device()}"
+
+import moe_reference as reference
+from test_layer import BF16, Errors as Errors, Operator as Operator, Results as Results
+from test_layer import bf16_layer, inputs, weights_of
+
+
+class Streams(unittest.TestCase):
+    def test_graph_replay_with_other_routing(self) -> None:
+        layer = bf16_layer()
+        x, ids, p = inputs(16)
+        layer(x, ids, p)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = layer(x, ids, p)
+        for tensor, fresh in zip((x, ids, p), inputs(16, seed=9)):
+            tensor.copy_(fresh)
+        graph.replay()
+        self.assertLess(reference.relative_error(y, reference.moe(x, *weights_of(), ids, p)), BF16)
+
+    def test_two_streams(self) -> None:
+        stream: Any = torch.cuda.Stream  # torch declares no types for it
+        layer, side = bf16_layer(), stream()
+        ours, theirs = inputs(64, seed=4), inputs(64, seed=5)
+        expected = [layer(*ours), layer(*theirs)]
+        side.wait_stream(torch.cuda.current_stream())
+        for _ in range(50):
+            a = layer(*ours)
+            with torch.cuda.stream(side):
+                b = layer(*theirs)
+        torch.cuda.synchronize()
+        self.assertTrue(torch.equal(a, expected[0]) and torch.equal(b, expected[1]))
+
+
+if __name__ == "__main__":
+    unittest.main()
