@@ -57,6 +57,7 @@ int main(int argc, char **argv)
     call =
         (struct fmoe_call){.x = filled(model.max_tokens * model.model_dim * 2),
                            .weights = filled(model.max_tokens * model.topk * 4),
+                           .weights_type = FMOE_FLOAT32,
                            .w1 = {filled((int64_t)w1.bytes[0])}, /* for a checkpoint, use fmoe_layer_pack */
                            .w2 = {filled((int64_t)w2.bytes[0])},
                            .y = filled(model.max_tokens * model.model_dim * 2),

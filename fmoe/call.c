@@ -18,6 +18,7 @@ static int launch(struct fmoe *f, struct mf_pipeline *p, const struct fmoe_call 
     const struct mf_fmoe_args args = {
         .x.part = {(void *)(uintptr_t)c->x},
         .topk.part = {(void *)(uintptr_t)c->ids, (void *)(uintptr_t)c->weights},
+        .routes = {.wide = c->ids_type == FMOE_INT64, .bf16_weights = c->weights_type == FMOE_BFLOAT16},
         .w1 = ref_of(c->w1),
         .w2 = ref_of(c->w2),
         .calib.part = {(void *)(uintptr_t)c->calib},
@@ -53,15 +54,24 @@ static int serve(struct fmoe_layer *l, const struct fmoe_call *c)
     return r;
 }
 
+static bool is_valid(const struct fmoe_layer *l, const struct fmoe_call *c)
+{
+    return c->tokens >= 1 && c->tokens <= l->max_tokens &&
+           (c->ids_type == FMOE_INT32 || c->ids_type == FMOE_INT64) &&
+           (c->weights_type == FMOE_FLOAT32 || c->weights_type == FMOE_BFLOAT16) &&
+           c->workspace_bytes >= l->workspace && (uintptr_t)c->workspace % 64 == 0;
+}
+
 int fmoe_run(struct fmoe_layer *l, const struct fmoe_call *c)
 {
     struct mf_device *device = l->f->device;
     bool is_cpu = !device->ops->own_memory;
     int r;
 
-    if (c->tokens < 1 || c->tokens > l->max_tokens || c->workspace_bytes < l->workspace ||
-        (uintptr_t)c->workspace % 64 != 0)
+    if (!is_valid(l, c))
         return -EINVAL;
+    if (!is_cpu && (c->ids_type != FMOE_INT32 || c->weights_type != FMOE_FLOAT32))
+        return -ENOTSUP;
     if (is_cpu && atomic_flag_test_and_set(&cpu_is_used))
         return -EBUSY;
     r = device->ops->enter(device);

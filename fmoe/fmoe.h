@@ -133,6 +133,11 @@ int fmoe_layer_weight(const struct fmoe_layer *l, int which, struct fmoe_weight 
 /* Converts weight `which` (1 or 2) from layout "row" to the layer's layout, in host memory. The experts keep
  * their order. The buffers of `from` and `to` must not overlap. */
 int fmoe_layer_pack(const struct fmoe_layer *l, int which, const void *const from[3], void *const to[3]);
+/* Does the same in device memory. On a GPU the conversion is queued in `stream` (see fmoe_call) and the call
+ * does not wait for it. On the CPU this is fmoe_layer_pack. -ENOTSUP: this build has no device kernel for the
+ * layout. */
+int fmoe_layer_pack_device(const struct fmoe_layer *l, int which, const void *const from[3],
+                           void *const to[3], void *stream);
 
 /* Kernels that currently serve a given token count. */
 struct fmoe_served {
@@ -148,12 +153,22 @@ int fmoe_served(struct fmoe_layer *l, int64_t tokens, struct fmoe_served *ret);
 
 /* ---- a call ---- */
 
+enum fmoe_type {
+    FMOE_INT32 = 0,
+    FMOE_INT64,
+    FMOE_FLOAT32,
+    FMOE_BFLOAT16,
+};
+
 struct fmoe_call {
     int64_t tokens;
     const void *x; /* bf16 [tokens, model_dim] */
-    /* [tokens, topk], global expert ids; an id of -1 or of an expert that is not local contributes nothing */
-    const int32_t *ids;
-    const float *weights;      /* [tokens, topk] */
+    /* [tokens, topk], global expert ids. An id that is negative, too large or of an expert that is not local
+     * contributes nothing; its weight is not used. */
+    const void *ids;
+    int32_t ids_type;          /* FMOE_INT32 (0) or FMOE_INT64 */
+    const void *weights;       /* [tokens, topk] */
+    int32_t weights_type;      /* FMOE_FLOAT32 or FMOE_BFLOAT16; must be set */
     const void *w1[3], *w2[3]; /* elements, scales, factor: see fmoe_layer_weight */
     /* biases if the layer has them: b1 is float [E, 2I] (gate first) or [E, I]; b2 is float [E, H] */
     const float *b1, *b2;
@@ -171,9 +186,11 @@ struct fmoe_call {
 int fmoe_remap_ids(const struct fmoe_layer *l, const int32_t *expert_map, int64_t tokens, const int32_t *ids,
                    int32_t *to, struct fmoe_error *error);
 
-/* Runs the layer. All pointers are device pointers. -EINVAL: `tokens` is less than 1 or more than max_tokens,
- * or the workspace is too small or misaligned. -EBUSY: see Threads above. -ECANCELED: the stream capture was
- * invalidated. -EIO: the device has failed permanently. */
+/* Runs the layer. All pointers are device pointers. Tables are tuned for int32 ids and float32 weights; the
+ * other types use the same kernels. -EINVAL: `tokens` is less than 1 or more than max_tokens, ids_type or
+ * weights_type is invalid, or the workspace is too small or misaligned. -ENOTSUP: a prebuilt kernel of family
+ * asm in the table's row reads only int32 ids and float32 weights. -EBUSY: see Threads above. -ECANCELED: the
+ * stream capture was invalidated. -EIO: the device has failed permanently. */
 int fmoe_run(struct fmoe_layer *l, const struct fmoe_call *call);
 
 /* ---- misses ---- */

@@ -213,6 +213,13 @@ int fmoe_layer_pack(const struct fmoe_layer *l, int which, const void *const fro
     return r;
 }
 
+int fmoe_layer_pack_device(const struct fmoe_layer *l, int which, const void *const from[3],
+                           void *const to[3], void *stream)
+{
+    (void)stream;
+    return l->f->device->ops->own_memory ? -ENOTSUP : fmoe_layer_pack(l, which, from, to);
+}
+
 int fmoe_remap_ids(const struct fmoe_layer *l, const int32_t *expert_map, int64_t tokens, const int32_t *ids,
                    int32_t *to, struct fmoe_error *error)
 {

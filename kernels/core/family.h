@@ -19,7 +19,7 @@
 #include "kernels/core/device.h"
 #include "kernels/core/tensors.h"
 
-#define MF_FAMILY_API 11
+#define MF_FAMILY_API 12
 /* A shared object that contains a family exports this function: const struct mf_family *mf_family_entry(void)
  * (kernels/families/family_plugin.h, examples/family_plain.c). */
 #define MF_FAMILY_ENTRY "mf_family_entry"
@@ -44,6 +44,8 @@ struct mf_launch {
     const struct mf_tensor_ref *needs;
     const struct mf_tensor_ref *gives;
     void *workspace;
+    /* Types of the tensor topk. Only libfmoe sets them, which opens no family outside the registry. */
+    struct mf_route_types routes;
 };
 
 struct mf_family {

@@ -31,6 +31,7 @@
 
 #include "common/moe/shape.h"
 #include "common/moe/tensor_spec.h"
+#include "kernels/core/quant.h"
 
 #define MF_PARTS_MAX 4
 
@@ -96,6 +97,24 @@ struct mf_tensor_spec mf_plain_bias(enum mf_tensor b); /* b is b1 or b2 */
 /* Returns the quantised weight from which a dequantised weight is computed: w1 for w1d, w2 for w2d. */
 enum mf_tensor mf_encoded_weight_of(enum mf_tensor decoded);
 struct mf_tensor_spec mf_plain_w(const struct mf_shape *shape, enum mf_tensor w, const char *layout);
+
+/* Element types of the tensor topk. Zero, which measurements use, is int32 and float32; a call of libfmoe may
+ * have others. */
+struct mf_route_types {
+    bool wide;         /* ids are int64, else int32 */
+    bool bf16_weights; /* weights are bf16, else float32 */
+};
+/* Return id and weight of route i. An int64 id that is no int32 becomes -1, which no expert has. */
+static inline int32_t mf_route_id(const struct mf_tensor_ref *topk, struct mf_route_types t, int64_t i)
+{
+    int64_t id = t.wide ? ((const int64_t *)topk->part[0])[i] : ((const int32_t *)topk->part[0])[i];
+    return id < 0 || id > INT32_MAX ? -1 : (int32_t)id;
+}
+static inline float mf_route_weight(const struct mf_tensor_ref *topk, struct mf_route_types t, int64_t i)
+{
+    return t.bf16_weights ? mf_bf16_to_float(((const uint16_t *)topk->part[1])[i])
+                          : ((const float *)topk->part[1])[i];
+}
 
 /* Entries of sorted_token_ids, packed as AITER does: slot in bits 24 to 31, token in bits 0 to 23. */
 static inline int32_t mf_pack_id(int32_t token, int32_t slot)

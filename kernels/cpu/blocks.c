@@ -55,7 +55,8 @@ MF_VECTOR_INLINE void store_route(const struct mf_blocks *out, int64_t token, in
     if (out->ids)
         out->ids[row] = out->packed ? mf_pack_id((int32_t)token, slot) : (int32_t)i;
     if (out->weights)
-        out->weights[row] = out->route_weights[i];
+        out->weights[row] = out->bf16_weights ? mf_bf16_to_float(((const uint16_t *)out->route_weights)[i])
+                                              : ((const float *)out->route_weights)[i];
 }
 
 MF_VECTOR_INLINE void count_body(const struct mf_routes *r, int64_t from, int64_t to, int32_t *counts,

@@ -57,12 +57,13 @@ struct mf_routes {
 /* Outputs of a sort. Every pointer may be NULL. */
 struct mf_blocks {
     int32_t block;
-    bool packed;         /* true: ids are slot << 24 | token; false: flat indices */
-    int32_t pad;         /* value of ids in padding rows */
-    int32_t *ids;        /* [rows] */
-    int32_t *experts;    /* [rows / block] */
-    const int32_t *name; /* [n_bins]: value of `experts` for a bin; NULL: the bin number */
-    const float *route_weights;
+    bool packed;               /* true: ids are slot << 24 | token; false: flat indices */
+    int32_t pad;               /* value of ids in padding rows */
+    int32_t *ids;              /* [rows] */
+    int32_t *experts;          /* [rows / block] */
+    const int32_t *name;       /* [n_bins]: value of `experts` for a bin; NULL: the bin number */
+    const void *route_weights; /* float, or bf16 if bf16_weights */
+    bool bf16_weights;
     float *weights;  /* [rows]: routing weights of the routes, 0 in padding rows */
     int32_t *row_of; /* [tokens·topk]: -1 for routes without a row */
     int32_t *valid;  /* [tokens·topk]: the flat index, -1 for routes without a row */

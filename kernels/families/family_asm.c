@@ -443,6 +443,8 @@ static int launch_step(struct mf_kernel *k, const struct mf_launch *l)
         return 0;
     }
     bool one = k->k.kind == MF_ASM_ONE;
+    if (k->k.flat && (l->routes.wide || l->routes.bf16_weights))
+        return -ENOTSUP; /* flat kernels read int32 ids and float32 weights */
     struct mf_asm_call c = call_of(k, l);
     int r = one ? mf_asm_one_block(&k->k, &c, block, &slot) : mf_asm_stage1_block(&c, block, &slot);
     if (r < 0)

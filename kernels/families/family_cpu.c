@@ -193,10 +193,13 @@ double mf_cpu_slots(const struct mf_shape *s)
     return (double)(s->token * s->topk) * mf_shape_local_fraction(s);
 }
 
-struct mf_moe_sort mf_cpu_sort(const struct mf_shape *s, const struct mf_tensor_ref *topk, int32_t block_m)
+struct mf_moe_sort mf_cpu_sort(const struct mf_shape *s, const struct mf_tensor_ref *topk,
+                               struct mf_route_types types, int32_t block_m)
 {
     return (struct mf_moe_sort){.ids = topk ? topk->part[0] : NULL,
+                                .wide = types.wide,
                                 .weights = topk ? topk->part[1] : NULL,
+                                .bf16_weights = types.bf16_weights,
                                 .tokens = s->token,
                                 .topk = s->topk,
                                 .experts = mf_shape_global_experts(s),

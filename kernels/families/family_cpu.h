@@ -61,7 +61,7 @@ double mf_cpu_slots(const struct mf_shape *shape);
 /* Returns the arguments for sorting the shape's routes. topk may be NULL if only the workspace size is
  * queried. */
 struct mf_moe_sort mf_cpu_sort(const struct mf_shape *shape, const struct mf_tensor_ref *topk,
-                               int32_t block_m);
+                               struct mf_route_types types, int32_t block_m);
 struct mf_tensor_spec mf_cpu_topk(void);
 struct mf_tensor_spec mf_cpu_calib(void);
 struct mf_tensor_spec mf_cpu_sorted(int32_t block_m);

@@ -210,15 +210,15 @@ static size_t thread_bytes(enum mf_move_kind kind, const struct mf_shape *s)
     return whole_lines(n * 4 + sizeof(uint32_t));
 }
 
-bool mf_move_skips(const struct mf_kernel *k)
+bool mf_move_combines(enum mf_move_kind kind)
 {
-    return k->shape.ep_experts > 0 && (k->kind == MF_MOVE_COMBINE || k->kind == MF_MOVE_COMBINE_WEIGHTED);
+    return kind == MF_MOVE_COMBINE || kind == MF_MOVE_COMBINE_WEIGHTED;
 }
 
 /* True if the step uses the inverse map, from route to row. */
 static bool goes_by_map(const struct mf_kernel *k)
 {
-    return mf_move_skips(k) || k->kind == MF_MOVE_QUANT1_GATHER || k->kind == MF_MOVE_SORT_GATHER ||
+    return k->kind == MF_MOVE_QUANT1_GATHER || k->kind == MF_MOVE_SORT_GATHER ||
            (k->kind == MF_MOVE_GATHER && k->way == MF_MOVE_ONCE);
 }
 
@@ -233,6 +233,8 @@ static struct mf_kernel configure(struct mf_kernel k)
         k.sort_bytes = mf_blocks_workspace(k.sort, (int64_t)routes, s->expert, k.threads);
     if (goes_by_map(&k))
         k.map_bytes = whole_lines(routes * sizeof(int32_t));
+    if (mf_move_combines(k.kind))
+        k.map_bytes = whole_lines(routes * (sizeof(int32_t) + sizeof(float)));
     if (kinds[k.kind].decodes)
         k.map_bytes = whole_lines(((size_t)s->expert + 1) * sizeof(int32_t));
     k.thread_bytes = thread_bytes(k.kind, s);
@@ -326,13 +328,10 @@ static void describe_combine(const struct mf_kernel *k, struct mf_step *s)
 {
     const struct mf_shape *shape = &k->shape;
     double slots = mf_cpu_slots(shape), H = shape->model_dim;
-    /* with doweight_stage1, z already contains the weights */
-    bool weighs = k->kind == MF_MOVE_COMBINE && !shape->doweight_stage1;
     bool plain = k->kind == MF_MOVE_COMBINE;
 
     mf_step_need(s, mf_cpu_bf16(plain ? MF_TENSOR_Z : MF_TENSOR_ZW, "slot", 0));
-    if (weighs || mf_move_skips(k))
-        mf_step_need(s, mf_cpu_topk());
+    mf_step_need(s, mf_cpu_topk());
     mf_step_give(s, mf_cpu_bf16(MF_TENSOR_Y, "token", 0));
     s->bytes = (slots + (double)shape->token) * H * 2;
     s->flops = slots * H * (plain ? 2 : 1);

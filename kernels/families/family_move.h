@@ -43,13 +43,13 @@ struct mf_kernel {
     int panel;                      /* kinds that dequantise weights: panel of the input, 1 (row), 16 or 32 */
     size_t thread_bytes;            /* workspace per thread; the threads' areas come first */
     size_t sort_bytes;              /* then the sort's workspace */
-    size_t map_bytes;               /* then int32 [T, k]: row of each route; for kinds that dequantise weights
+    size_t map_bytes;               /* then int32 [T, k]: row of each route; for a combine also float [T, k]:
+                                       bf16 weights as float; for kinds that dequantise weights
                                        int32 [E + 1]: number of active experts and their indices */
     const struct mf_launch *launch; /* the running launch */
 };
 
-/* True for a combine that skips slots whose expert is on another rank. */
-bool mf_move_skips(const struct mf_kernel *k);
+bool mf_move_combines(enum mf_move_kind kind);
 /* Writes the weights that a kind dequantises, in the order of the kind's outputs. Returns the number of
  * weights. */
 int mf_move_decodes(enum mf_move_kind kind, enum mf_tensor ret[2]);

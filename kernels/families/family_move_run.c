@@ -206,6 +206,28 @@ static void quant2(const struct mf_kernel *k, const struct mf_sorted_view *s, vo
     each_sorted_row(k, s, quant2_row, &r, thread, n_threads);
 }
 
+/* ---- combine ---- */
+
+static int32_t *map_of(const struct mf_kernel *k)
+{
+    return (int32_t *)(void *)((char *)k->launch->workspace + k->thread_bytes * (size_t)k->threads +
+                               k->sort_bytes);
+}
+
+static int64_t n_routes(const struct mf_kernel *k)
+{
+    return k->shape.token * k->shape.topk;
+}
+
+/* Returns the weights by which a combine multiplies z, or NULL if z is already weighted. */
+static const float *combine_weights(const struct mf_kernel *k)
+{
+    if (k->kind != MF_MOVE_COMBINE || k->shape.doweight_stage1)
+        return NULL;
+    return k->launch->routes.bf16_weights ? (const float *)(const void *)(map_of(k) + n_routes(k))
+                                          : k->launch->needs[1].part[1];
+}
+
 /* Divides the columns among the threads, not the rows, because with few tokens there are fewer rows than
  * threads. The division does not change the sums. */
 static void combine_columns(const struct mf_kernel *k, int thread, int n_threads)
@@ -214,25 +236,19 @@ static void combine_columns(const struct mf_kernel *k, int thread, int n_threads
     size_t H = (size_t)k->shape.model_dim, pieces = (H + 63) / 64;
     size_t from = pieces * (size_t)thread / (size_t)n_threads * 64;
     size_t to = pieces * (size_t)(thread + 1) / (size_t)n_threads * 64, topk = (size_t)k->shape.topk;
-    bool weighted = k->kind == MF_MOVE_COMBINE && !k->shape.doweight_stage1;
+    const float *all = combine_weights(k);
 
     to = to > H ? H : to;
     if (from >= to)
         return;
     for (size_t t = 0; t < (size_t)k->shape.token; t++) {
-        const float *weights = weighted ? (const float *)l->needs[1].part[1] + t * topk : NULL;
+        const float *weights = all ? all + t * topk : NULL;
         k->plan.ops->combine((const uint16_t *)l->needs[0].part[0] + t * topk * H + from, H, k->shape.topk,
                              weights, to - from, (uint16_t *)l->gives[0].part[0] + t * H + from);
     }
 }
 
 /* ---- inverse map ---- */
-
-static int32_t *map_of(const struct mf_kernel *k)
-{
-    return (int32_t *)(void *)((char *)k->launch->workspace + k->thread_bytes * (size_t)k->threads +
-                               k->sort_bytes);
-}
 
 /* Builds the map from route to row of sorted order. Ends with a barrier. */
 static void invert(const struct mf_kernel *k, const struct mf_sorted_view *s, int thread, int n_threads)
@@ -313,41 +329,52 @@ static void quant1_gather(const struct mf_kernel *k, const struct mf_sorted_view
     write_once(k, &all, room, thread, n_threads);
 }
 
-/* Combines the slots of this rank's experts. Slots of other ranks' experts are undefined in z. */
-static void combine_local(const struct mf_kernel *k)
+/* Combines the slots that find_slots() found. */
+static void combine_some(const struct mf_kernel *k)
 {
     const struct mf_launch *l = k->launch;
     const struct mf_shape *s = &k->shape;
-    const int32_t *ids = l->needs[1].part[0];
-    int64_t routes = s->token * s->topk;
-    int32_t *row_of = map_of(k);
     struct mf_unpermute u = {
-        .row_of = row_of,
+        .row_of = map_of(k),
         .tokens = s->token,
         .topk = s->topk,
-        .last = routes,
+        .last = n_routes(k),
         .from = l->needs[0].part[0],
         .width = (size_t)s->model_dim,
-        .probs = k->kind == MF_MOVE_COMBINE && !s->doweight_stage1 ? l->needs[1].part[1] : NULL,
+        .probs = combine_weights(k),
         .to = l->gives[0].part[0],
     };
 
-    for (int64_t i = 0; i < routes; i++)
-        row_of[i] = mf_shape_local_expert(s, ids[i]) < 0 ? -1 : (int32_t)i;
     mf_unpermute_rows(&u, k->threads);
+}
+
+/* Maps the routes of local experts to their slots and other routes to -1. Returns true if all experts are
+ * local. */
+static bool find_slots(const struct mf_kernel *k)
+{
+    const struct mf_launch *l = k->launch;
+    int32_t *row_of = map_of(k);
+    bool all = true;
+
+    for (int64_t i = 0, n = n_routes(k); i < n; i++) {
+        bool local = mf_shape_local_expert(&k->shape, mf_route_id(&l->needs[1], l->routes, i)) >= 0;
+        row_of[i] = local ? (int32_t)i : -1;
+        all &= local;
+    }
+    return all;
 }
 
 /* ---- dequantising weights ---- */
 
 /* Writes the number of active experts, then their indices in ascending order. */
-static void list_experts(const struct mf_kernel *k, const int32_t *ids)
+static void list_experts(const struct mf_kernel *k, const struct mf_tensor_ref *topk)
 {
     const struct mf_shape *s = &k->shape;
     int32_t *list = map_of(k), n = 0;
 
     memset(list, 0, ((size_t)s->expert + 1) * sizeof(*list));
-    for (int64_t i = 0; i < s->token * s->topk; i++) {
-        int32_t e = mf_shape_local_expert(s, ids[i]);
+    for (int64_t i = 0; i < n_routes(k); i++) {
+        int32_t e = mf_shape_local_expert(s, mf_route_id(topk, k->launch->routes, i));
         if (e >= 0)
             list[1 + e] = 1;
     }
@@ -434,6 +461,20 @@ static void run_thread(void *context, int thread, int n_threads)
     }
 }
 
+/* Combines z. Slots without a local expert are undefined in z and are not read. */
+static void combine(struct mf_kernel *k)
+{
+    const struct mf_launch *l = k->launch;
+
+    if (combine_weights(k) && l->routes.bf16_weights)
+        mf_bf16_to_floats(l->needs[1].part[1], (size_t)n_routes(k),
+                          (float *)(void *)(map_of(k) + n_routes(k)));
+    if (find_slots(k))
+        mf_pool_run(run_thread, k, k->threads);
+    else
+        combine_some(k);
+}
+
 static char *sort_room(const struct mf_kernel *k)
 {
     return (char *)k->launch->workspace + k->thread_bytes * (size_t)k->threads;
@@ -442,7 +483,7 @@ static char *sort_room(const struct mf_kernel *k)
 static int sort(const struct mf_kernel *k, const struct mf_tensor_ref *topk, const struct mf_tensor_ref *to,
                 int32_t *row_of)
 {
-    struct mf_moe_sort in = mf_cpu_sort(&k->shape, topk, k->block_m);
+    struct mf_moe_sort in = mf_cpu_sort(&k->shape, topk, k->launch->routes, k->block_m);
     struct mf_moe_sort_out out = {.sorted_ids = to->part[0],
                                   .sorted_weights = to->part[1],
                                   .expert_ids = to->part[2],
@@ -458,6 +499,7 @@ static int align(const struct mf_kernel *k)
     const struct mf_shape *s = &k->shape;
     const struct mf_tensor_ref *to = &k->launch->gives[0];
     struct mf_align in = {.ids = k->launch->needs[0].part[0],
+                          .wide = k->launch->routes.wide,
                           .tokens = s->token,
                           .topk = s->topk,
                           .experts = s->expert,
@@ -476,7 +518,7 @@ static void pack_aligned(const struct mf_kernel *k)
 {
     const struct mf_tensor_ref *from = &k->launch->needs[0], *to = &k->launch->gives[0];
     const int32_t *flat = from->part[0], *experts = from->part[1];
-    const float *route_weights = k->launch->needs[1].part[1];
+    const struct mf_tensor_ref *topk_ref = &k->launch->needs[1];
     int32_t *ids = to->part[0], *num_valid = to->part[3], topk = k->shape.topk;
     int64_t rows = *(const int32_t *)from->part[2], routes = k->shape.token * topk;
     float *weights = to->part[1];
@@ -485,7 +527,7 @@ static void pack_aligned(const struct mf_kernel *k)
         bool pads = flat[r] >= routes;
         ids[r] =
             pads ? mf_pack_id((int32_t)k->shape.token, topk) : mf_pack_id(flat[r] / topk, flat[r] % topk);
-        weights[r] = pads ? 0 : route_weights[flat[r]];
+        weights[r] = pads ? 0 : mf_route_weight(topk_ref, k->launch->routes, flat[r]);
     }
     memcpy(to->part[2], experts, (size_t)(rows / k->block_m) * sizeof(*experts));
     num_valid[0] = (int32_t)rows;
@@ -499,13 +541,13 @@ int mf_move_run(struct mf_kernel *k, const struct mf_launch *l)
 
     k->launch = l;
     if (n_decoded > 0)
-        list_experts(k, l->needs[n_decoded].part[0]);
+        list_experts(k, &l->needs[n_decoded]);
     if (k->kind == MF_MOVE_SORT)
         return sort(k, &l->needs[0], &l->gives[0], NULL);
     if (k->kind == MF_MOVE_ALIGN)
         return align(k);
-    if (mf_move_skips(k)) {
-        combine_local(k);
+    if (mf_move_combines(k->kind)) {
+        combine(k);
         return 0;
     }
     if (k->kind == MF_MOVE_FROM_ALIGNED)

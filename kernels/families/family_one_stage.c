@@ -78,7 +78,7 @@ static struct room_map map_rooms(const struct mf_kernel *k)
     size_t H = (size_t)s->model_dim, I = (size_t)s->inter_dim, at = 0;
     size_t P = (size_t)mf_padded_rows(s, BLOCK_M), stage1 = mf_stage1_workspace(&k->plan1);
     size_t stage2 = mf_stage2_workspace(&k->plan2);
-    struct mf_moe_sort sort = mf_cpu_sort(s, NULL, BLOCK_M);
+    struct mf_moe_sort sort = mf_cpu_sort(s, NULL, (struct mf_route_types){0}, BLOCK_M);
     struct room_map m = {0};
 
     if (mf_cpu_quantises(s)) {
@@ -312,7 +312,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
 
 static int sort_here(struct mf_kernel *k, char *room, struct mf_sorted_view *ret)
 {
-    struct mf_moe_sort in = mf_cpu_sort(&k->plan1.shape, &k->launch->needs[1], BLOCK_M);
+    struct mf_moe_sort in = mf_cpu_sort(&k->plan1.shape, &k->launch->needs[1], k->launch->routes, BLOCK_M);
     struct mf_moe_sort_out out = {
         .sorted_ids = (void *)(room + k->map.ids),
         .sorted_weights = (void *)(room + k->map.weights),

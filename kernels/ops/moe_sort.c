@@ -81,6 +81,7 @@ int mf_moe_sort(enum mf_sort sort, const struct mf_moe_sort *s, int threads, voi
         .ids = out->sorted_ids,
         .experts = out->expert_ids,
         .route_weights = s->weights,
+        .bf16_weights = s->bf16_weights,
         .weights = out->sorted_weights,
         .row_of = out->reverse_sorted,
         .zeroed = out->moe_buf,

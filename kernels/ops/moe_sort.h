@@ -23,9 +23,10 @@
 #include "kernels/cpu/blocks.h"
 
 struct mf_moe_sort {
-    const void *ids; /* [tokens, topk], int32 or int64 */
-    bool wide;       /* ids are int64 */
-    const float *weights;
+    const void *ids;     /* [tokens, topk], int32 or int64 */
+    bool wide;           /* ids are int64 */
+    const void *weights; /* float, or bf16 if bf16_weights */
+    bool bf16_weights;
     int64_t tokens;
     int32_t topk, experts, block;
     const int32_t *mask; /* [experts], or NULL: all experts are local */

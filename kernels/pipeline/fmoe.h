@@ -48,9 +48,10 @@ struct mf_fmoe_args {
     /* An id is the number of an expert among the experts of all ranks. Invalid ids and those of remote
      * experts contribute nothing to y. */
     struct mf_tensor_ref topk;
-    struct mf_tensor_ref w1, w2; /* local experts, in the tensor specs of mf_pipeline_weight */
-    struct mf_tensor_ref y;      /* bf16 [T,H] */
-    struct mf_tensor_ref calib;  /* only for formats with a global factor (NVFP4) */
+    struct mf_route_types routes; /* element types of topk */
+    struct mf_tensor_ref w1, w2;  /* local experts, in the tensor specs of mf_pipeline_weight */
+    struct mf_tensor_ref y;       /* bf16 [T,H] */
+    struct mf_tensor_ref calib;   /* only for formats with a global factor (NVFP4) */
     /* only for shapes with these biases: b1 f32 [E,2I] with gate first, b2 f32 [E,H] */
     struct mf_tensor_ref b1, b2;
     void *arena;

@@ -496,8 +496,8 @@ void mf_pipeline_bind(struct mf_pipeline *p, const struct mf_fmoe_args *args)
             b->need_refs[j] = p->slots[b->needs[j]].ref;
         for (int j = 0; j < b->step.n_gives; j++)
             b->give_refs[j] = p->slots[b->gives[j]].ref;
-        b->launch =
-            (struct mf_launch){b->need_refs, b->give_refs, (uint8_t *)args->arena + p->workspace_offset};
+        b->launch = (struct mf_launch){b->need_refs, b->give_refs,
+                                       (uint8_t *)args->arena + p->workspace_offset, args->routes};
     }
 }
 

@@ -65,6 +65,7 @@ static int bind(struct call *c, struct mf_entrant *e, int rotation)
         .x = rx.part[0],
         .ids = rtopk.part[0],
         .weights = rtopk.part[1],
+        .weights_type = FMOE_FLOAT32,
         .calib = rcalib.part[0],
         .y = e->buffers->y[0]->launch_ref.part[0],
         .workspace = mf_region_launch_start(&s->arena),

@@ -196,6 +196,11 @@ void serving_route(struct serving *s, uint64_t seed)
     ck_assert_int_eq(mf_data_topk(&s->shape, &routing, seed, (int32_t *)(uintptr_t)s->host.ids,
                                   (float *)(uintptr_t)s->host.weights),
                      0);
+    serving_update(s);
+}
+
+void serving_update(struct serving *s)
+{
     ck_assert_int_eq(s->device->ops->copy(s->device, s->ids, s->host.ids, topk_bytes(s)), 0);
     ck_assert_int_eq(s->device->ops->copy(s->device, s->weights, s->host.weights, topk_bytes(s)), 0);
     mf_reference_release(&s->reference);
@@ -208,6 +213,7 @@ struct fmoe_call serving_call(const struct serving *s, int64_t tokens, void *str
                               .x = s->x,
                               .ids = s->ids,
                               .weights = s->weights,
+                              .weights_type = FMOE_FLOAT32,
                               .w1 = {s->w[0][0], s->w[0][1], s->w[0][2]},
                               .w2 = {s->w[1][0], s->w[1][1], s->w[1][2]},
                               .y = s->y,

@@ -44,6 +44,8 @@ void serving_make(struct serving *s, struct mf_device *device, struct fmoe_layer
                   const struct mf_shape *shape);
 /* Generates a new routing in the same buffers, and updates the reference output. */
 void serving_route(struct serving *s, uint64_t seed);
+/* Copies the ids and weights of `host` to the device and updates the reference output. */
+void serving_update(struct serving *s);
 struct fmoe_call serving_call(const struct serving *s, int64_t tokens, void *stream);
 /* True if the first `tokens` rows of y match the reference and the remaining rows are still poisoned. */
 bool serving_matches(const struct serving *s, int64_t tokens);

@@ -13,6 +13,7 @@
 #include "common/base/text.h"
 #include "common/moe/pipeline_text.h"
 #include "kernels/core/family.h"
+#include "kernels/core/quant.h"
 #include "support/farm/serving.h"
 #include "support/mf_check.h"
 
@@ -283,9 +284,102 @@ MF_TEST(rejects_invalid_calls)
     call.workspace_bytes++;
     call.workspace = (char *)call.workspace + 4;
     ck_assert_int_eq(fmoe_run(s.l, &call), -EINVAL);
-    ck_assert_uint_eq(fmoe_n_misses(s.f), 0);
     call.workspace = (char *)call.workspace - 4;
+    call.ids_type = FMOE_FLOAT32;
+    ck_assert_int_eq(fmoe_run(s.l, &call), -EINVAL);
+    call.ids_type = FMOE_INT32;
+    call.weights_type = 0;
+    ck_assert_int_eq(fmoe_run(s.l, &call), -EINVAL);
+    call.weights_type = FMOE_BFLOAT16 + 1;
+    ck_assert_int_eq(fmoe_run(s.l, &call), -EINVAL);
+    call.weights_type = FMOE_FLOAT32;
+    ck_assert_uint_eq(fmoe_n_misses(s.f), 0);
     ck_assert_int_eq(fmoe_run(s.l, &call), 0);
+    end_serving(&s);
+}
+
+/* Ids that no expert has. Truncated to int32, those beyond int32 would be experts. */
+static const int64_t invalid_ids[] = {-1,       8, 4000, INT32_MAX, INT32_MIN, 1ll << 32, (1ll << 33) + 3,
+                                      INT64_MIN};
+
+/* Routes of experts that are not here contribute nothing, and the element types of ids and weights do not
+ * change the result. */
+MF_TEST(accepts_every_type, .rows = MF_ARRAY_LEN(layers))
+{
+    const int64_t routes = MAX_TOKENS * 3;
+    struct served_layer s;
+    int32_t *ids;
+    float *weights;
+    int64_t wide[MAX_TOKENS * 3];
+    uint16_t narrow[MAX_TOKENS * 3];
+    void *on_device[2];
+
+    serve_layer(&s, _i, NULL);
+    ids = (int32_t *)(uintptr_t)s.data.host.ids;
+    weights = (float *)(uintptr_t)s.data.host.weights;
+    for (int64_t i = 0; i < routes; i++) {
+        int64_t id = i % 3 == 1 ? invalid_ids[i / 3 % (int64_t)MF_ARRAY_LEN(invalid_ids)] : ids[i];
+        narrow[i] = mf_bf16_from_float(weights[i]);
+        weights[i] = mf_bf16_to_float(narrow[i]);
+        wide[i] = id;
+        ids[i] = id == (int32_t)id ? (int32_t)id : -1;
+    }
+    serving_update(&s.data);
+    for (int i = 0; i < 2; i++)
+        on_device[i] = device->ops->alloc(device, sizeof(wide));
+    ck_assert_int_eq(device->ops->copy(device, on_device[0], wide, sizeof(wide)), 0);
+    ck_assert_int_eq(device->ops->copy(device, on_device[1], narrow, sizeof(narrow)), 0);
+    for (int64_t tokens = 1; tokens <= MAX_TOKENS; tokens += 13) {
+        for (int types = 0; types < 4; types++) {
+            struct fmoe_call call = serving_call(&s.data, tokens, NULL);
+            if (types & 1) {
+                call.ids = on_device[0];
+                call.ids_type = FMOE_INT64;
+            }
+            if (types & 2) {
+                call.weights = on_device[1];
+                call.weights_type = FMOE_BFLOAT16;
+            }
+            serving_poison(&s.data);
+            ck_assert_int_eq(fmoe_run(s.l, &call), 0);
+            ck_assert_int_eq(device->ops->sync(device), 0);
+            ck_assert_msg(serving_matches(&s.data, tokens), "%d tokens, types %d", (int)tokens, types);
+        }
+    }
+    for (int i = 0; i < 2; i++)
+        device->ops->release(device, on_device[i], sizeof(wide));
+    end_serving(&s);
+}
+
+/* The device conversion gives the bytes of the host conversion. */
+MF_TEST(packs_on_the_device, .rows = MF_ARRAY_LEN(layers))
+{
+    struct served_layer s;
+
+    serve_layer(&s, _i, NULL);
+    for (int which = 1; which <= 2; which++) {
+        const struct mf_tensor_ref *row = which == 1 ? &s.data.host.w1 : &s.data.host.w2;
+        struct fmoe_weight w;
+        void *from[3] = {0}, *to[3] = {0};
+        ck_assert_int_eq(fmoe_layer_weight(s.l, which, &w), 0);
+        for (int i = 0; i < 3 && w.bytes[i] > 0; i++) {
+            from[i] = device->ops->alloc(device, w.bytes[i]);
+            to[i] = device->ops->alloc(device, w.bytes[i]);
+            ck_assert_int_eq(device->ops->copy(device, from[i], row->part[i], w.bytes[i]), 0);
+        }
+        ck_assert_int_eq(fmoe_layer_pack_device(s.l, which, (const void *const *)from, to, NULL), 0);
+        ck_assert_int_eq(device->ops->sync(device), 0);
+        for (int i = 0; i < 3 && w.bytes[i] > 0; i++) {
+            _cleanup_(mf_freep) char *got = malloc(w.bytes[i]);
+            _cleanup_(mf_freep) char *want = malloc(w.bytes[i]);
+            ck_assert_int_eq(device->ops->copy(device, got, to[i], w.bytes[i]), 0);
+            ck_assert_int_eq(device->ops->copy(device, want, s.data.w[which - 1][i], w.bytes[i]), 0);
+            ck_assert_mem_eq(got, want, w.bytes[i]);
+            device->ops->release(device, from[i], w.bytes[i]);
+            device->ops->release(device, to[i], w.bytes[i]);
+        }
+    }
+    ck_assert_int_eq(fmoe_layer_pack_device(s.l, 3, NULL, NULL, NULL), -EINVAL);
     end_serving(&s);
 }
 

@@ -129,7 +129,7 @@ static void reference_sort(const struct mf_moe_sort *s, const int64_t *ids, int6
             if (ids[i] != e)
                 continue;
             w->ids[at] = (int32_t)(i % s->topk << 24 | i / s->topk);
-            w->weights[at] = s->weights[i];
+            w->weights[at] = ((const float *)s->weights)[i];
             w->reverse[i] = (int32_t)at++;
         }
         for (; (at - first) % s->block; at++) {
