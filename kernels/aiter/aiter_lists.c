@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "common/base/text.h"
-#include "kernels/aiter/aiter_private.h"
+#include "kernels/aiter/aiter_lists_private.h"
 
 const struct mf_aiter_lists *mf_aiter_lists_builtin(void)
 {

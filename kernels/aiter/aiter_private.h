@@ -4,9 +4,6 @@
 #include "kernels/aiter/aiter.h"
 #include "kernels/aiter/aiter_lists.h"
 
-/* The built-in lists, embedded at build time (lists.txt). */
-extern const char mf_aiter_list_text[];
-
 typedef int (*mf_aiter_generator)(const struct mf_aiter_layer *layer, struct mf_aiter_sink *sink);
 
 int mf_aiter_asm_stage1(const struct mf_aiter_layer *layer, struct mf_aiter_sink *sink);
