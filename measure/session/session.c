@@ -195,10 +195,11 @@ static int launch(void *context, int index)
     return p->family->launch(p->kernel, &l);
 }
 
+/* A step without a kernel was not timed. */
 static const char *why_eager(void *context)
 {
     const struct probe *p = context;
-    return p->family->eager ? p->family->eager(p->kernel) : NULL;
+    return p->kernel && p->family->eager ? p->family->eager(p->kernel) : NULL;
 }
 
 static int prepare(void *context, int index)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
+#include "common/base/text.h"
 #include "kernels/core/tensors.h"
 #include "measure/session/session_data.h"
 #include "support/kernels/planted_session.h"
@@ -103,7 +104,7 @@ static int finish(struct mf_kernel *kernel, const struct mf_launch *l)
 
 static const char *eager(const struct mf_kernel *kernel)
 {
-    (void)kernel;
+    ck_assert_ptr_nonnull(kernel);
     return is_eager() ? "the launch waits for a result" : NULL;
 }
 
@@ -239,6 +240,26 @@ MF_TEST(eager_times_are_not_compared, .rows = 2)
     struct mf_unit_result r = probe(_i ? EAGER : CORRECT, &best_us);
 
     ck_assert_msg(r.status == (_i ? MF_STATUS_OK : MF_STATUS_SLOW), "%s", r.reason);
+}
+
+static const struct {
+    const char *family, *name, *reason;
+} not_opened[] = {
+    {"missing", "stage2.16", "this runner has no family missing"},
+    {"planted", "stage2.backwards", "the family failed to open a step that it offered"},
+};
+
+/* A step that the family cannot open has no kernel to be asked why it is timed eagerly. */
+MF_TEST(unknown_family_or_step, .rows = MF_ARRAY_LEN(not_opened))
+{
+    (void)probe(CORRECT, NULL);
+    (void)mf_copy(step.family, sizeof(step.family), not_opened[_i].family);
+    (void)mf_copy(step.name, sizeof(step.name), not_opened[_i].name);
+    struct mf_unit_result r = planted_probe(&step);
+
+    ck_assert_int_eq(r.status, MF_STATUS_UNSUPPORTED);
+    ck_assert_msg(strstr(r.reason, not_opened[_i].reason) != NULL, "%s", r.reason);
+    ck_assert_str_eq(r.mode, "");
 }
 
 /* ---- races ---- */
