@@ -84,8 +84,6 @@ static void fail(struct hip_device *d, hipError_t e, const char *what)
         _exit(EXIT_FAULT);
 }
 
-/* Checks the result of a call that fails only on a failed device or because of a capture. Returns -ECANCELED
- * after a capture error. After a failure of the device, exits the process, or returns -EIO for a guest. */
 int mf_hip_check(struct hip_device *d, hipError_t e, const char *what)
 {
     if (e != hipSuccess && !is_capture_error(e))
@@ -96,7 +94,6 @@ int mf_hip_check(struct hip_device *d, hipError_t e, const char *what)
     return d->failed ? -EIO : e == hipSuccess ? 0 : -ECANCELED;
 }
 
-/* Checks the result of a call that may also fail for other reasons. */
 hipError_t mf_hip_check_failure(struct hip_device *d, hipError_t e, const char *what)
 {
     if (is_failure(e))
@@ -143,8 +140,8 @@ static int hip_copy(struct mf_device *base, void *to, const void *from, size_t b
 
 static int hip_enter(struct mf_device *base)
 {
-    return mf_hip_check(mf_hip_of(base), mf_hip_enter(&mf_hip_of(base)->c, mf_hip_of(base)->current),
-                        "entering the device");
+    struct hip_device *d = mf_hip_of(base);
+    return mf_hip_check(d, mf_hip_enter(&d->c, d->current), "entering the device");
 }
 
 /* Ends a capture on the device's own stream, which foreign code began or an error invalidated. */
@@ -216,14 +213,12 @@ static int hip_module_load(struct mf_device *base, const char *path, char *why, 
 
 static struct mf_module *hip_module_unload(struct mf_device *base, struct mf_module *m)
 {
-    if (m) {
-        if (!mf_hip_of(base)
-                 ->guest) /* the application of a guest synchronises once before it unloads modules */
-            (void)mf_hip_check(mf_hip_of(base),
-                               mf_hip_of(base)->c.hipStreamSynchronize(mf_hip_of(base)->stream),
-                               "unloading code");
-        (void)mf_hip_check(mf_hip_of(base), mf_hip_of(base)->c.hipModuleUnload(m->module), "unloading code");
-    }
+    struct hip_device *d = mf_hip_of(base);
+    /* the application of a guest synchronises once before it unloads modules */
+    if (m && !d->guest)
+        (void)mf_hip_check(d, d->c.hipStreamSynchronize(d->stream), "unloading code");
+    if (m)
+        (void)mf_hip_check(d, d->c.hipModuleUnload(m->module), "unloading code");
     free(m);
     return NULL;
 }
@@ -339,7 +334,7 @@ static int capture(struct hip_device *d, mf_launch_fn launch, void *context, int
     return r;
 }
 
-void mf_hip_wait_for_rest(const struct hip_device *d)
+static void wait_for_rest(const struct hip_device *d)
 {
     const struct timespec until = {(time_t)(d->rest_until_ns / 1000000000u),
                                    (long)(d->rest_until_ns % 1000000000u)};
@@ -347,19 +342,13 @@ void mf_hip_wait_for_rest(const struct hip_device *d)
         ;
 }
 
-/* Queues a delay, during which the host can queue the work of a sample. */
-int mf_hip_queue_delay(struct hip_device *d, uint64_t ns)
-{
-    return d->delay ? launch_own(d, d->delay, 1, 1, &ns, sizeof(ns)) : 0;
-}
-
-int mf_hip_record(struct hip_device *d, hipEvent_t event)
+static int record(struct hip_device *d, hipEvent_t event)
 {
     return mf_hip_check(d, d->c.hipEventRecord(event, d->stream), "timing");
 }
 
 /* Waits for the end of a sample and computes its time. The device then rests. */
-int mf_hip_elapsed(struct hip_device *d, double *ret_us)
+static int elapsed(struct hip_device *d, double *ret_us)
 {
     float ms = 0;
     int r = mf_hip_check(d, d->c.hipEventSynchronize(d->to), "running a step");
@@ -372,24 +361,46 @@ int mf_hip_elapsed(struct hip_device *d, double *ret_us)
     return 0;
 }
 
+int mf_hip_sample(struct hip_device *d, uint64_t delay_ns, mf_launch_fn before, mf_launch_fn launch,
+                  void *context, uint64_t *ret_host_ns, double *ret_us)
+{
+    wait_for_rest(d);
+    uint64_t start = mf_now_ns();
+    int r = d->delay ? launch_own(d, d->delay, 1, 1, &delay_ns, sizeof(delay_ns)) : 0;
+    if (r == 0 && before)
+        r = before(context, 1);
+    if (r == 0)
+        r = record(d, d->from);
+    if (r == 0)
+        r = launch(context, 0);
+    if (r >= 0)
+        r = record(d, d->to);
+    *ret_host_ns = mf_now_ns() - start;
+    return r < 0 ? r : elapsed(d, ret_us);
+}
+
+struct replayed {
+    struct hip_device *d;
+    hipGraphExec_t graph;
+};
+
+static int replay(void *context, int index)
+{
+    const struct replayed *r = context;
+    (void)index;
+    return mf_hip_check(r->d, r->d->c.hipGraphLaunch(r->graph, r->d->stream), "timing");
+}
+
 static int hip_time(struct mf_device *base, mf_launch_fn launch, void *context, int n, double *ret_us)
 {
     struct hip_device *d = mf_hip_of(base);
-    hipGraphExec_t graph = NULL;
-    int r = capture(d, launch, context, n, &graph);
+    struct replayed captured = {.d = d};
+    uint64_t host_ns;
+    int r = capture(d, launch, context, n, &captured.graph);
     if (r < 0)
         return r;
-    mf_hip_wait_for_rest(d);
-    r = mf_hip_queue_delay(d, MF_HIP_DELAY_NS);
-    if (r == 0)
-        r = mf_hip_record(d, d->from);
-    if (r == 0)
-        r = mf_hip_check(d, d->c.hipGraphLaunch(graph, d->stream), "timing");
-    if (r == 0)
-        r = mf_hip_record(d, d->to);
-    if (r == 0)
-        r = mf_hip_elapsed(d, ret_us);
-    int destroyed = mf_hip_check(d, d->c.hipGraphExecDestroy(graph), "timing");
+    r = mf_hip_sample(d, MF_HIP_DELAY_NS, NULL, replay, &captured, &host_ns, ret_us);
+    int destroyed = mf_hip_check(d, d->c.hipGraphExecDestroy(captured.graph), "timing");
     return r < 0 ? r : destroyed;
 }
 

@@ -28,36 +28,17 @@ int mf_hip_queue_copy(struct mf_device *base, void *to, const void *from, size_t
     return mf_hip_check(d, mf_hip_copy_within(&d->c, to, from, bytes, (hipStream_t)base->stream), "copying");
 }
 
-/* Runs the launch once behind a delay. *ret_host_ns is the time that the host needed to queue it. */
-static int time_once(struct hip_device *d, uint64_t delay_ns, mf_launch_fn before, mf_launch_fn launch,
-                     void *context, uint64_t *ret_host_ns, double *ret_us)
-{
-    int r = before(context, 0);
-    mf_hip_wait_for_rest(d);
-    uint64_t start = mf_now_ns();
-    if (r == 0)
-        r = mf_hip_queue_delay(d, delay_ns);
-    if (r == 0)
-        r = before(context, 1);
-    if (r == 0)
-        r = mf_hip_record(d, d->from);
-    if (r == 0)
-        r = launch(context, 0);
-    if (r >= 0)
-        r = mf_hip_record(d, d->to);
-    *ret_host_ns = mf_now_ns() - start;
-    return r < 0 ? r : mf_hip_elapsed(d, ret_us);
-}
-
 int mf_hip_time_eager(struct mf_device *base, mf_launch_fn before, mf_launch_fn launch, void *context,
                       double *ret_us)
 {
     struct hip_device *d = mf_hip_of(base);
     uint64_t delay_ns = MF_HIP_DELAY_NS, host_ns;
     int r = 0;
-    for (int i = 0; i < EAGER_TRIES && r == 0; i++) {
-        r = time_once(d, delay_ns, before, launch, context, &host_ns, ret_us);
-        if (host_ns < delay_ns)
+    for (int i = 0; i < EAGER_TRIES; i++) {
+        r = before(context, 0);
+        if (r == 0)
+            r = mf_hip_sample(d, delay_ns, before, launch, context, &host_ns, ret_us);
+        if (r < 0 || host_ns < delay_ns)
             break;
         delay_ns = MF_MIN(2 * host_ns, EAGER_DELAY_MAX_NS);
     }
@@ -123,18 +104,27 @@ static hipError_t run_graph(struct hip_device *d, hipGraph_t graph)
     return e;
 }
 
+/* Returns 0 if the graph has kernels, otherwise an error of launch_graph. */
+static int check_graph(struct hip_device *d, hipGraph_t graph)
+{
+    char *why = d->base.open_error;
+    int kernels = count_kernels(d, graph, 0);
+    if (kernels == -ECANCELED)
+        mf_format(why, sizeof(d->base.open_error),
+                  "the runtime cannot read the captured graph, which must exist until `close`");
+    if (kernels == 0)
+        mf_format(why, sizeof(d->base.open_error),
+                  "the captured graph has no kernels: the step launched none, or launched them on another "
+                  "stream");
+    return kernels == 0 ? -ENODATA : MF_MIN(kernels, 0);
+}
+
 int mf_hip_launch_graph(struct mf_device *base, void *graph)
 {
     struct hip_device *d = mf_hip_of(base);
-    int kernels = count_kernels(d, (hipGraph_t)graph, 0);
-    if (kernels <= 0)
-        mf_format(base->open_error, sizeof(base->open_error), "%s",
-                  kernels == 0
-                      ? "the captured graph has no kernels: the work ran on another stream, or there "
-                        "is none"
-                      : "the runtime cannot read the captured graph, which must exist until `close`");
-    if (kernels <= 0)
-        return kernels < 0 ? kernels : -ENODATA;
+    int r = check_graph(d, (hipGraph_t)graph);
+    if (r < 0)
+        return r;
     hipError_t e = d->capturing ? add_child(d, (hipGraph_t)graph) : run_graph(d, (hipGraph_t)graph);
     if (mf_hip_check_failure(d, e, "launching a graph") == hipSuccess)
         return 0;

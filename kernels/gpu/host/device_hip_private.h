@@ -54,12 +54,12 @@ int mf_hip_check(struct hip_device *d, hipError_t e, const char *what);
 /* Checks the result of a call that may also fail for other reasons. */
 hipError_t mf_hip_check_failure(struct hip_device *d, hipError_t e, const char *what);
 
-void mf_hip_wait_for_rest(const struct hip_device *d);
-/* Queues a delay, during which the host can queue the work of a sample. */
-int mf_hip_queue_delay(struct hip_device *d, uint64_t ns);
-int mf_hip_record(struct hip_device *d, hipEvent_t event);
-/* Waits for the end of a sample and computes its time. The device then rests. */
-int mf_hip_elapsed(struct hip_device *d, double *ret_us);
+/* Takes one sample: the time between two events around the work of launch(context, 0). In front of the first
+ * event, the device waits delay_ns and then runs the work of before(context, 1), unless `before` is NULL.
+ * *ret_host_ns is the time that the host needed to queue all of this. The device then rests. Returns 0, an
+ * error of `before` or `launch`, or an error of mf_hip_check. */
+int mf_hip_sample(struct hip_device *d, uint64_t delay_ns, mf_launch_fn before, mf_launch_fn launch,
+                  void *context, uint64_t *ret_host_ns, double *ret_us);
 
 /* Operations of struct mf_device_ops. */
 int mf_hip_sync(struct mf_device *base);
