@@ -14,20 +14,24 @@
 /* NaN in f32, bf16 and fp8 E4M3FN, so that unwritten arena memory never looks correct */
 #define ARENA_POISON 0xff
 
+/* Inputs of a rotation. Pipelines that replay captured launches read them at fixed addresses. */
+enum { TOPK, X };
+static const struct mf_tensor_spec rotated[] = {
+    [TOPK] = {.tensor = MF_TENSOR_TOPK, .format = MF_FORMAT_INDEX, .order = "token"},
+    [X] = {.tensor = MF_TENSOR_X, .format = MF_FORMAT_BF16, .order = "token"},
+};
+
 /* Finds the inputs shared by all entrants: x, the rotation's routing, calibration and biases. */
 static int find_inputs(struct mf_session *s, int rotation, struct mf_fmoe_args *args)
 {
-    const struct mf_tensor_spec x = {.tensor = MF_TENSOR_X, .format = MF_FORMAT_BF16, .order = "token"};
-    const struct mf_tensor_spec topk = {
-        .tensor = MF_TENSOR_TOPK, .format = MF_FORMAT_INDEX, .order = "token"};
     const struct mf_tensor_spec calib = {
         .tensor = MF_TENSOR_CALIB, .format = MF_FORMAT_F32, .order = "token"};
     const struct mf_tensor_spec b1 = mf_plain_bias(MF_TENSOR_B1), b2 = mf_plain_bias(MF_TENSOR_B2);
-    int r = mf_session_input(s, &x, rotation, &args->x, NULL);
+    int r = mf_session_input(s, &rotated[X], rotation, &args->x, NULL);
     if (r == 0)
         r = mf_session_input(s, &calib, 0, &args->calib, NULL);
     if (r == 0)
-        r = mf_session_input(s, &topk, rotation, &args->topk, NULL);
+        r = mf_session_input(s, &rotated[TOPK], rotation, &args->topk, NULL);
     if (r == 0 && s->shape.has_b1)
         r = mf_session_input(s, &b1, 0, &args->b1, NULL);
     if (r == 0 && s->shape.has_b2)
@@ -67,27 +71,23 @@ static int finish(void *context, int index)
 }
 
 /* Copies x and the rotation's routing to fixed addresses, for pipelines that replay captured launches. */
-static int fix_inputs(const struct mf_entrant *e, struct mf_fmoe_args *args)
+static int fix_inputs(struct mf_session *s, bool hides_x, struct mf_fmoe_args *args)
 {
-    static const struct mf_tensor_spec specs[] = {
-        {.tensor = MF_TENSOR_TOPK, .format = MF_FORMAT_INDEX, .order = "token"},
-        {.tensor = MF_TENSOR_X, .format = MF_FORMAT_BF16, .order = "token"},
-    };
-    struct mf_session *s = e->buffers->session;
-    struct mf_tensor_ref fixed[MF_ARRAY_LEN(specs)];
-    int r = mf_fixed_inputs_reserve(s, specs, MF_ARRAY_LEN(specs), fixed);
+    struct mf_tensor_ref fixed[MF_ARRAY_LEN(rotated)];
+    int r = mf_fixed_inputs_reserve(s, rotated, MF_ARRAY_LEN(rotated), fixed);
     if (r == 0)
-        r = mf_fixed_input_copy(s, &specs[0], &fixed[0], &args->topk);
+        r = mf_fixed_input_copy(s, &rotated[TOPK], &fixed[TOPK], &args->topk);
     if (r == 0)
-        r = e->hides_x ? mf_fixed_input_hide(s, &specs[1], &fixed[1])
-                       : mf_fixed_input_copy(s, &specs[1], &fixed[1], &args->x);
-    args->topk = fixed[0];
-    args->x = fixed[1];
+        r = hides_x ? mf_fixed_input_hide(s, &rotated[X], &fixed[X])
+                    : mf_fixed_input_copy(s, &rotated[X], &fixed[X], &args->x);
+    args->topk = fixed[TOPK];
+    args->x = fixed[X];
     return r;
 }
 
-/* Binds the buffers shared by all entrants: inputs, weights, arena, output. */
-static int bind(struct mf_entrant *e, int rotation)
+/* Binds the buffers shared by all entrants: inputs, weights, arena, output. hides_x: x is poison while the
+ * steps capture their launches (measure/session/fixed_inputs.h). */
+static int bind(struct mf_entrant *e, int rotation, bool hides_x)
 {
     const struct mf_race_buffers *c = e->buffers;
     struct mf_session *s = c->session;
@@ -99,7 +99,7 @@ static int bind(struct mf_entrant *e, int rotation)
     };
     int r = find_inputs(s, rotation, &args);
     if (r == 0 && mf_pipeline_captures(e->pipeline))
-        r = fix_inputs(e, &args);
+        r = fix_inputs(s, hides_x, &args);
     if (r == 0)
         mf_pipeline_bind(e->pipeline, &args);
     s->step_has_run = true;
@@ -161,16 +161,15 @@ static int poison_arena(struct mf_session *s, size_t bytes)
     return mf_region_push(&s->arena);
 }
 
-/* Lets the steps capture their launches. This is done before the outputs are poisoned and with a hidden x,
- * because what a step runs on another stream meanwhile would count as its result without being timed. */
+/* Lets the steps capture their launches. This is done before the outputs are poisoned and with a hidden x.
+ * Otherwise, work that a step runs on another stream meanwhile would count as its result without being timed.
+ */
 static int warm_up(struct mf_entrant *e)
 {
     const struct mf_step *step;
     if (!mf_pipeline_captures(e->pipeline))
         return 0;
-    e->hides_x = true;
-    int r = bind(e, 0);
-    e->hides_x = false;
+    int r = bind(e, 0, true);
     if (r == 0)
         r = mf_pipeline_warm_up(e->pipeline);
     if (r == 0 && mf_pipeline_eager(e->pipeline, &step))
@@ -183,7 +182,7 @@ static int run_poisoned(struct mf_entrant *e, double *ret_us)
     struct mf_race_buffers *c = e->buffers;
     int r = warm_up(e);
     if (r == 0)
-        r = bind(e, 0);
+        r = bind(e, 0, false);
     if (r == 0)
         r = mf_guarded_poison(c->y[c->run], NULL, false);
     if (r == 0)
@@ -298,7 +297,7 @@ enum mf_status mf_entrant_sample(struct mf_entrant *e, double *ret_us, char reas
     if (c->cursor == 0 && e->measured.n_rotations > 2)
         c->cursor = 1;
     c->run = 0;
-    int r = bind(e, c->cursor);
+    int r = bind(e, c->cursor, false);
     if (r == 0)
         r = mf_measure_run(&e->measured, c->cursor, ret_us, NULL);
     if (r < 0)

@@ -29,7 +29,6 @@ struct mf_entrant {
     struct mf_pipeline *pipeline; /* owned by the caller */
     struct mf_measured measured;
     double flops;
-    bool hides_x;     /* the steps capture their launches (measure/session/fixed_inputs.h) */
     double tolerance; /* maximum reorder_tolerance of the steps */
     struct mf_verdict verdict;
     int verified; /* number of verified runs; 2 if all gates passed */
