@@ -136,20 +136,19 @@ CALL hipMemcpy(void *to, const void *from, size_t bytes, hipMemcpyKind kind)
     return hipSuccess;
 }
 
-/* hipMemset does not wait if the memory is device memory: the operation is queued. */
-CALL hipMemset(void *to, int value, size_t bytes)
-{
-    FAKE_ENTER_UNCAPTURED();
-    const struct mf_known_range *r = mf_known_below(&memory.known, (uintptr_t)to);
-    if (!r || (uintptr_t)to + bytes > r->to)
-        return hipErrorInvalidValue;
-    return fake_queue_set(fake_stream(NULL), to, (uint8_t)value * 0x01010101u, bytes);
-}
-
 static bool is_in_memory(const void *at, size_t bytes)
 {
     const struct mf_known_range *r = mf_known_below(&memory.known, (uintptr_t)at);
     return r && (uintptr_t)at + bytes <= r->to;
+}
+
+/* hipMemset does not wait if the memory is device memory: the operation is queued. */
+CALL hipMemset(void *to, int value, size_t bytes)
+{
+    FAKE_ENTER_UNCAPTURED();
+    if (!is_in_memory(to, bytes))
+        return hipErrorInvalidValue;
+    return fake_queue_set(fake_stream(NULL), to, (uint8_t)value * 0x01010101u, bytes);
 }
 
 CALL hipMemcpyDtoDAsync(hipDeviceptr_t to, hipDeviceptr_t from, size_t bytes, hipStream_t stream)
