@@ -82,7 +82,7 @@ struct mf_device_ops {
     void *(*alloc)(struct mf_device *d, size_t bytes);
     void (*release)(struct mf_device *d, void *memory, size_t bytes);
     /* Copies synchronously between device memory and host memory, in any direction. Returns -EIO if the
-     * device failed. */
+     * device failed, and -ECANCELED, with the reason in open_error, if a stream capture forbids the copy. */
     int (*copy)(struct mf_device *d, void *to, const void *from, size_t bytes);
     /* Runs launch(context, 0) … launch(context, n - 1) back to back as one sample and sets *ret_us to the
      * sample's device time. Neither this function nor `launch` allocates, locks or makes system calls. Errors
@@ -97,9 +97,9 @@ struct mf_device_ops {
     /* Times one run that cannot be captured, and sets *ret_us to the device time between the two events
      * around launch(context, 0). Calls before(context, 0), which may wait; then queues a delay, the work of
      * before(context, 1), and the launch on `stream`. The delay hides the time that the host needs, up to
-     * 0.1 s; if it was too short, all of the run is repeated with a longer one. What a launch runs on another
-     * stream during the delay runs before the work of before(context, 1). NULL for a device whose launches
-     * run on the host. */
+     * 0.1 s; if it was too short, all of the run is repeated with a longer one. Work that the launch puts on
+     * another stream runs during the delay, and so before the work of before(context, 1). NULL for a device
+     * whose launches run on the host. */
     int (*time_eager)(struct mf_device *d, mf_launch_fn before, mf_launch_fn launch, void *context,
                       double *ret_us);
     /* Queues a fill of device memory with a repeated 4-byte pattern on `stream`. bytes is a multiple of 4.

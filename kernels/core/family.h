@@ -95,9 +95,10 @@ struct mf_family {
     const struct mf_hip_steps *hip_steps;
     /* True for code of a framework: `prepare` runs the framework once and captures its launches for these
      * arguments in a graph, and `launch` replays the graph (mf_device_ops.launch_graph). Inputs must be valid
-     * when `prepare` is called. Measurements then keep the addresses of inputs and copy other values into
-     * them, so that a kernel captures once per output buffer. They also prepare a verified run before they
-     * poison its output, because a launch that escapes from the capture to another stream runs at once. */
+     * when `prepare` is called, but one of them may be NaN. Measurements then keep the addresses of inputs
+     * and copy other values into them, so that a kernel captures once per output buffer. They also prepare a
+     * verified run before they poison its output, because a launch that escapes from the capture to another
+     * stream runs at once. */
     bool captures;
     /* Copies results that a framework returns in memory of its own to `gives`, after a timed run and outside
      * of the timed interval. Optional. Returns 0 or a negative errno. */

@@ -85,7 +85,7 @@ int mf_fmoe_open(struct mf_device *device, const char *const *paths, size_t n,
 struct mf_fmoe *mf_fmoe_close(struct mf_fmoe *f);
 size_t mf_fmoe_n_rows(const struct mf_fmoe *f);
 /* Returns the number of rows of the class that are not served, because the family of a step is not in this
- * build, for example because a foreign runner or a shared object provides it. Lookups do not find these rows.
+ * build, for example because a Python module or a shared object provides it. Lookups do not find these rows.
  * mf_fmoe_foreign_line and mf_fmoe_foreign_path return the line and file of the i-th of these rows. */
 size_t mf_fmoe_n_foreign(const struct mf_fmoe *f);
 int64_t mf_fmoe_foreign_line(const struct mf_fmoe *f, size_t i);

@@ -40,7 +40,7 @@ static const struct mf_table_row *row_at(const struct mf_fmoe *f, const struct r
     return &f->files[p->file].table->rows[p->row];
 }
 
-/* FOREIGN: the family of a step is not in this build, for example because a foreign runner or a shared object
+/* FOREIGN: the family of a step is not in this build, for example because a Python module or a shared object
  * provides it. Such a row is valid, but it is only counted and not served. */
 enum verdict { SERVED, FOREIGN, BROKEN };
 

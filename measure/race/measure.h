@@ -40,8 +40,8 @@ struct mf_samples {
 };
 
 /* Prepares a run with the given rotation and waits until all work on the device is done. Call it before the
- * outputs of a verified run are poisoned: a framework runs its code to prepare, and what runs on another
- * stream would write the outputs without being timed. Returns the errors of `prepare`. */
+ * outputs of a verified run are poisoned: a framework runs its code to prepare, and work on another stream
+ * would write the outputs without being timed. Returns the errors of `prepare`, or of mf_device_ops.sync. */
 int mf_measure_prepare(struct mf_measured *m, int rotation);
 /* Times one run with the given rotation. *ret_cold (may be NULL) tells whether the sample is cold. If launch
  * or prepare returns a negative errno, returns that errno. */

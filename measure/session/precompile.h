@@ -14,7 +14,7 @@ struct mf_ahead_step {
     char name[MF_STEP_NAME_MAX];
 };
 
-/* Distinct code objects of the added steps. */
+/* Distinct code objects of the added steps, and the added steps of families that compile by themselves. */
 struct mf_ahead {
     const struct mf_device_info *device;
     const char *kind; /* device kind: "hip" */
@@ -28,8 +28,7 @@ struct mf_ahead {
     void *context;
 };
 
-/* Adds the code of one step; adds nothing if the step's family compiles nothing. Returns 0 or
- * -ENOMEM. */
+/* Adds one step or its code; adds nothing if the step's family compiles nothing. Returns 0 or -ENOMEM. */
 int mf_ahead_add(struct mf_ahead *a, const struct mf_step *step);
 /* Adds the code that creates the shape's data and references. Then adds the code of all steps that the
  * built-in families offer, in measurement order. `families` is the `only` argument of mf_enumerate.

@@ -2,10 +2,10 @@
  * runs.
  *
  * The decisions are pure functions: they use no device and no clock. A step is compared with the best time so
- * far of three groups of steps:
+ * far of three groups of steps. A group has only steps that the same program (consumer) dispatches, because
+ * each consumer has its own winner:
  *
- *   kind       same ops; inputs and outputs of the same tensors and formats (any layout and block);
- *              dispatched by the same program (consumer), because each consumer has its own winner
+ *   kind       same ops; inputs and outputs of the same tensors and formats (any layout and block)
  *   interface  same ops and tensor specs: interchangeable in every pipeline
  *   layout     same kind and the same weight tensor specs
  *
@@ -59,10 +59,10 @@ double mf_prune_best(const struct mf_prune_bests *bests, uint64_t key);
 /* Records the time of a successful step for its three groups. */
 void mf_prune_note(struct mf_prune_bests *bests, const struct mf_prune_keys *keys, double us);
 
-/* caller_best_us is the best time of the step's kind that the caller knows, or 0. An exhaustive search stops
- * no step early. Otherwise only steps with a GEMM are stopped. Steps without a GEMM take little time. Also, a
- * sort for large blocks does not compete with a sort for small blocks, because a faster GEMM may need the
- * large blocks. */
+/* caller_best_us is the best time of our steps of the same kind that the caller knows, or 0. It does not
+ * apply to foreign steps. An exhaustive search stops no step early. Otherwise only steps with a GEMM are
+ * stopped. Steps without a GEMM take little time. Also, a sort for large blocks does not compete with a sort
+ * for small blocks, because a faster GEMM may need the large blocks. */
 struct mf_prune mf_prune_start(const struct mf_prune_bests *bests, const struct mf_prune_keys *keys,
                                const struct mf_step *step, double caller_best_us, bool exhaustive);
 struct mf_prune_limit mf_prune_limit(const struct mf_prune *p);

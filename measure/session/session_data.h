@@ -2,9 +2,10 @@
  *
  * Weights and references are in sealed memory files, keyed by everything that they depend on. Weights that a
  * device creates exist only in device memory, and the next runner creates them again. Inputs are created once
- * per tensor spec and rotation and are then read-only. Each output has two buffers, for run one and run two.
- * Inputs and outputs are dropped between steps once their total size exceeds a quarter of the memory that was
- * free at session start. */
+ * per tensor spec and rotation and are then read-only. Kernels that replay captured launches read copies of
+ * inputs (fixed_inputs.h). Each output has two buffers, for run one and run two. Inputs and outputs are
+ * dropped between steps once their total size exceeds a quarter of the memory that was free at session start.
+ */
 #pragma once
 
 #include "kernels/gpu/host/device_data.h"
@@ -102,8 +103,8 @@ int mf_session_reserve(struct mf_session *s, struct mf_region *region, size_t by
 int mf_session_renew(struct mf_session *s);
 /* Rewrites the reason of a failed result, after a retry on restored inputs has passed. */
 void mf_session_retry_reason(char reason[MF_REASON_MAX]);
-/* True if a wrong result may come from data that an earlier step has overwritten. The
- * step must then run again on restored data before it is rejected. */
+/* True if a wrong result may come from data that an earlier step has overwritten. The step must then run
+ * again on restored data before it is rejected. */
 bool mf_session_data_suspect(const struct mf_session *s);
 /* True if an earlier step may have overwritten the inputs, because the device cannot write-protect them. */
 bool mf_session_inputs_unprotected(const struct mf_session *s);

@@ -120,7 +120,7 @@ MF_TEST(aiter_flag)
     ck_assert_str_eq(field, "aiter");
 }
 
-/* When a step is printed, flops and bytes are rounded to integers. Fractions from a foreign runner are
+/* When a step is printed, flops and bytes are rounded to integers. Fractions from a Python family are
  * accepted. */
 MF_TEST(flops_and_bytes_are_rounded)
 {

@@ -178,7 +178,7 @@ MF_TEST(refused, .rows = MF_ARRAY_LEN(refusals))
     ck_assert_msg(*why != '\0', "the error has no reason");
 }
 
-/* A row whose family this build lacks (from a foreign runner or a shared object) is counted, but lookups
+/* A row whose family this build lacks (from a Python module or a shared object) is counted, but lookups
  * never find it. Lookups still find the other rows. */
 MF_TEST(foreign_rows)
 {

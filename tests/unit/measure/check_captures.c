@@ -108,7 +108,7 @@ static const char *eager(const struct mf_kernel *kernel)
     return is_eager() ? "the launch waits for a result" : NULL;
 }
 
-/* ---- a device with a stream: what runs on another stream is done before the stream's own work ---- */
+/* ---- a device with a stream: work on another stream runs before the work of this stream ---- */
 
 static int n_eager;
 
