@@ -378,6 +378,30 @@ MF_TEST(refuses_a_graph_without_kernels, .rows = 2)
     release(&z);
 }
 
+/* Allocating memory invalidates the capture. */
+static int launch_after_an_error(void *context, int index)
+{
+    const struct mixed *m = context;
+    (void)index;
+    (void)ignore_an_error(m->z);
+    return device->ops->launch_graph(device, m->graph);
+}
+
+MF_TEST(refuses_a_graph_in_an_invalid_capture)
+{
+    struct zeroing z = zeroing_of();
+    struct mixed m = {&z, foreign_graph(&z, 2)};
+    double us = 0;
+
+    ck_assert_int_eq(device->ops->time(device, launch_after_an_error, &m, 1, &us), -ECANCELED);
+    ck_assert_ptr_nonnull(strstr(device->open_error, "launching a graph: "));
+    ck_assert_int_eq(zero_rows(&z), 0);
+    ck_assert_int_eq(device->ops->time(device, launch_mixed, &m, 1, &us), 0);
+    ck_assert_int_eq(zero_rows(&z), 15);
+    (void)runtime_call(DESTROY_GRAPH, m.graph, NULL);
+    release(&z);
+}
+
 static int fill_rows(void *context, int index)
 {
     const struct zeroing *z = context;
@@ -541,6 +565,19 @@ static void sample(void)
     release(&z);
 }
 
+static void eager_sample(void)
+{
+    struct zeroing z = zeroing_of();
+    double us;
+    (void)device->ops->time_eager(device, fill_rows, zero_row, &z, &us);
+}
+
+static void run_graph(void)
+{
+    struct zeroing z = zeroing_of();
+    (void)device->ops->launch_graph(device, foreign_graph(&z, 1));
+}
+
 static void allocate(void)
 {
     device->ops->release(device, device->ops->alloc(device, 64), 64);
@@ -608,6 +645,10 @@ static const struct {
     {"illegal hipGraphInstantiate 1", sample, "making a graph: an illegal memory access was encountered"},
     {"illegal hipGraphLaunch 1", sample, "timing: an illegal memory access was encountered"},
     {"illegal hipEventElapsedTime 1", sample, "timing: an illegal memory access was encountered"},
+    {"illegal hipMemsetD32Async 1", eager_sample, "filling memory: an illegal memory access was encountered"},
+    {"illegal hipMemcpyDtoDAsync 1", eager_sample, "copying: an illegal memory access was encountered"},
+    {"illegal mf_zero 1", eager_sample, "running a step: an illegal memory access was encountered"},
+    {"illegal mf_zero 1", run_graph, "launching a graph: an illegal memory access was encountered"},
     {"illegal hipModuleUnload 1", sample, "unloading code: an illegal memory access was encountered"},
     {"", write_beyond, "out of bounds: at 112 of a buffer of 112 bytes (zero.hip:"},
     {"", write_beyond, "running a step: an illegal memory access was encountered"},
