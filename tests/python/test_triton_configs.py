@@ -45,7 +45,7 @@ def tokens(text: str, n: int) -> str:
 
 
 class Names(unittest.TestCase):
-    # tests/unit/common/check_triton_config.c has the same names.
+    # tests/unit/common/table/check_triton_config.c has the same names.
     NAMES = ("triton_m64_n128_k64_g8_w4_s3", "triton_m8_n64_k128_g1_w4_s4",
              "triton_m64_n128_k64_g8_w4_s3_tma",
              "triton_m16_n64_k64_g1_w4_s5-down_m16_n128_k64_g64_w8_s2_tma",
