@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/support/csv.h"
+#include "cli/commands/csv.h"
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
 

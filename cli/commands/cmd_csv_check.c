@@ -6,13 +6,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/commands/csv.h"
 #include "cli/support/aiter_dir.h"
 #include "cli/support/aiter_env.h"
 #include "cli/support/api.h"
-#include "cli/support/csv.h"
 #include "cli/support/file.h"
-#include "cli/support/table_names.h"
 #include "cli/support/text_out.h"
+#include "cli/tables/table_names.h"
 #include "common/base/cleanup.h"
 #include "common/base/json.h"
 #include "common/base/text.h"

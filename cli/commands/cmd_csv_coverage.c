@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/commands/csv.h"
 #include "cli/coverage/coverage_print.h"
 #include "cli/coverage/triton_coverage.h"
 #include "cli/support/aiter_env.h"
 #include "cli/support/api.h"
-#include "cli/support/csv.h"
 #include "cli/support/file.h"
 #include "cli/support/model_arg.h"
 #include "cli/support/shape_arg.h"

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/commands/csv.h"
 #include "cli/support/api.h"
-#include "cli/support/csv.h"
 #include "common/base/cleanup.h"
 #include "common/base/json.h"
 #include "common/base/text.h"

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/commands/csv.h"
 #include "cli/support/api.h"
-#include "cli/support/csv.h"
-#include "cli/support/merge.h"
+#include "cli/tables/merge.h"
 #include "common/base/cleanup.h"
 #include "common/base/json.h"
 #include "common/base/text.h"

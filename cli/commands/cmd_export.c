@@ -7,10 +7,10 @@
 #include <string.h>
 
 #include "cli/support/api.h"
-#include "cli/support/config_files.h"
 #include "cli/support/export_filters.h"
 #include "cli/support/file.h"
-#include "cli/support/merge.h"
+#include "cli/tables/config_files.h"
+#include "cli/tables/merge.h"
 #include "common/base/json.h"
 #include "common/base/text.h"
 #include "common/table/table.h"

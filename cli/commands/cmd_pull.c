@@ -9,8 +9,8 @@
 
 #include "cli/commands/pull_configs.h"
 #include "cli/support/api.h"
-#include "cli/support/config_files.h"
 #include "cli/support/release.h"
+#include "cli/tables/config_files.h"
 #include "common/base/durable_file.h"
 #include "common/base/json.h"
 #include "common/base/sha256.h"

@@ -10,9 +10,9 @@
 #include <unistd.h>
 
 #include "cli/support/api.h"
-#include "cli/support/config_files.h"
 #include "cli/support/file.h"
 #include "cli/support/release.h"
+#include "cli/tables/config_files.h"
 #include "common/base/json.h"
 #include "common/base/sha256.h"
 #include "common/base/text.h"

@@ -1,9 +1,10 @@
-/* Reads the tables named on the command line. */
+#include "cli/tables/csv_files.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/support/csv.h"
+#include "cli/support/cli.h"
 #include "common/base/text.h"
 #include "common/table/table_check.h"
 #include "common/table/table_file.h"

@@ -1,19 +1,14 @@
-/* Subcommands of `moefarm csv` and their shared code. */
+/* Reads the tables and configuration files named on the command line. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "cli/support/cli.h"
+#include "common/base/opts.h"
 #include "common/table/table.h"
 #include "common/table/triton/triton_file.h"
 
-int mf_cmd_csv_diff(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
-int mf_cmd_csv_merge(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
-int mf_cmd_csv_check(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
-int mf_cmd_csv_coverage(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
-
-/* The tables named on the command line. A configuration file of vLLM or SGLang is in triton[i], and its
+/* The files in the order of the command line. A configuration file of vLLM or SGLang is in triton[i], and its
  * findings are the problems of tables[i]; for a CSV table, triton[i] is NULL. */
 struct mf_csv_files {
     struct mf_table **tables;
@@ -33,6 +28,3 @@ void mf_csv_files_release(struct mf_csv_files *f);
 int mf_csv_files_read(char *const *paths, size_t n, const char *format, struct mf_csv_files *ret);
 /* Like mf_csv_files_read, but a file that is not a table is an error. */
 int mf_csv_files_read_tables(char *const *paths, size_t n, const char *format, struct mf_csv_files *ret);
-
-/* csv diff for two files of vLLM or SGLang. Exit codes as diff(1). */
-int mf_csv_diff_triton(const struct mf_cli *cli, const struct mf_csv_files *files, bool summary);

@@ -1,4 +1,4 @@
-#include "cli/support/merge.h"
+#include "cli/tables/merge.h"
 
 #include <stdio.h>
 #include <string.h>

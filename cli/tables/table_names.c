@@ -1,4 +1,4 @@
-#include "cli/support/table_names.h"
+#include "cli/tables/table_names.h"
 
 #include <errno.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "cli/support/config_files.h"
+#include "cli/tables/config_files.h"
 
 #include <errno.h>
 #include <stdio.h>
