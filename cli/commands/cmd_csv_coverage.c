@@ -216,11 +216,10 @@ static int write_untuned_triton(const struct mf_triton_query *q, const struct mf
     if (mf_table_new(path, false, &t) < 0)
         return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
     for (size_t i = 0; i < n; i++) {
-        const struct mf_triton_entry *e = c->up ? mf_triton_file_nearest(c->up->file, ladder[i]) : NULL;
         struct mf_table_row row = {.shape = q->layer};
         char form[MF_SHAPE_FORM_MAX] = "";
 
-        if (e && e->token == ladder[i])
+        if (c->up && mf_triton_file_find(c->up->file, ladder[i]))
             continue;
         row.shape.token = ladder[i];
         (void)mf_shape_get(&row.shape, MF_SHAPE_FORM, form, sizeof(form));

@@ -17,13 +17,6 @@ struct triton_diff {
     cJSON *items; /* NULL: print each item at once as text */
 };
 
-static const struct mf_triton_entry *find(const struct mf_triton_file *f, int64_t token)
-{
-    const struct mf_triton_entry *e = mf_triton_file_nearest(f, token);
-
-    return e && e->token == token ? e : NULL;
-}
-
 #define VALUE_MAX 24
 static const char *value_of(const struct mf_triton_config *c, enum mf_triton field, char buf[VALUE_MAX])
 {
@@ -109,9 +102,9 @@ static void report(struct triton_diff *d, const struct mf_triton_entry *before,
 static void compare(struct triton_diff *d)
 {
     for (size_t i = 0; i < d->before->n_entries; i++)
-        report(d, &d->before->entries[i], find(d->after, d->before->entries[i].token));
+        report(d, &d->before->entries[i], mf_triton_file_find(d->after, d->before->entries[i].token));
     for (size_t i = 0; i < d->after->n_entries; i++) {
-        if (!find(d->before, d->after->entries[i].token))
+        if (!mf_triton_file_find(d->before, d->after->entries[i].token))
             report(d, NULL, &d->after->entries[i]);
     }
 }

@@ -32,8 +32,8 @@ static bool reads(const struct mf_triton_query *q, const struct mf_model_split *
     return mf_triton_key_differences(&key, &f->key) == 0;
 }
 
-/* Finds a split of the model that reads the file. Prefers one that differs in fewer ranks: tries all with one
- * kind of parallelism first. */
+/* Finds a split of the model that reads the file. Tries splits without fused shared experts first, and of
+ * these the splits without expert parallelism. */
 static void find_split(const struct mf_triton_query *q, struct mf_triton_use *use)
 {
     static const int32_t ranks[] = {1, 2, 4, 8, 16, 32, 64};
@@ -54,13 +54,6 @@ static void find_split(const struct mf_triton_query *q, struct mf_triton_use *us
 
 /* ---- the files ---- */
 
-static const char *name_of(const struct mf_triton_file *f)
-{
-    const char *slash = strrchr(f->path, '/');
-
-    return slash ? slash + 1 : f->path;
-}
-
 static struct mf_triton_use look_at(const struct mf_triton_query *q, const struct mf_triton_key *key,
                                     const struct mf_triton_file *f)
 {
@@ -74,8 +67,7 @@ static struct mf_triton_use look_at(const struct mf_triton_query *q, const struc
     }
     wanted.down = f->key.down && q->framework == MF_FRAMEWORK_SGLANG;
     use.differs = mf_triton_key_differences(&f->key, &wanted);
-    mf_triton_key_print(q->framework, &f->key, name);
-    use.misspelt = strcmp(name, name_of(f)) != 0;
+    use.misspelt = !mf_triton_key_names(q->framework, &f->key, f->path, name);
     if (use.differs)
         find_split(q, &use);
     return use;
@@ -101,22 +93,16 @@ static int compare_versions(const char *a, const char *b)
 }
 
 /* Chooses the file for one GEMM: SGLang takes the newest version if its own Triton version has no file. */
-static const struct mf_triton_use *choose(struct mf_triton_coverage *c, bool down)
+static const struct mf_triton_use *choose(const struct mf_triton_coverage *c, bool down)
 {
-    struct mf_triton_use *best = NULL;
+    const struct mf_triton_use *best = NULL;
 
     for (size_t i = 0; i < c->n_uses; i++) {
-        struct mf_triton_use *use = &c->uses[i];
+        const struct mf_triton_use *use = &c->uses[i];
 
-        if (!is_read(use) || use->file->key.down != down)
-            continue;
-        if (best && compare_versions(use->file->version, best->file->version) <= 0) {
-            use->hidden = true;
-            continue;
-        }
-        if (best)
-            best->hidden = true;
-        best = use;
+        if (is_read(use) && use->file->key.down == down &&
+            (!best || compare_versions(use->file->version, best->file->version) > 0))
+            best = use;
     }
     return best;
 }

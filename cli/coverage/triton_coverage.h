@@ -30,7 +30,6 @@ struct mf_triton_use {
     unsigned
         differs; /* parts in which the file's key differs from the layer's; 0: the layer reads the file */
     bool other_framework, misspelt; /* then the layer never reads the file */
-    bool hidden;                    /* SGLang: a file of a newer Triton version is read instead */
     /* a split of the model that reads the file; tp 0: none is known */
     struct mf_model_split read_with;
 };

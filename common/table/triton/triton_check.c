@@ -53,14 +53,6 @@ static const char *find_unread(const struct mf_triton_file *f, char buf[MF_REASO
     return NULL;
 }
 
-/* True if the name is not spelled as the framework prints it, such as "[128, 128]" in vLLM. */
-static bool is_misspelt(const struct mf_triton_file *f, char expected[MF_TRITON_NAME_MAX])
-{
-    const char *slash = strrchr(f->path, '/');
-    mf_triton_key_print(f->framework, &f->key, expected);
-    return strcmp(slash ? slash + 1 : f->path, expected) != 0;
-}
-
 static void check_name(struct check *c)
 {
     char why[MF_REASON_MAX], expected[MF_TRITON_NAME_MAX];
@@ -71,7 +63,7 @@ static void check_name(struct check *c)
                mf_framework_title(c->f->framework));
     else if ((reason = find_unread(c->f, why)))
         report(c, MF_ERROR, MF_PROBLEM_UNREACHABLE, 1, "name", "never read: %s", reason);
-    else if (is_misspelt(c->f, expected))
+    else if (!mf_triton_key_names(c->f->framework, &c->f->key, c->f->path, expected))
         report(c, MF_ERROR, MF_PROBLEM_UNREACHABLE, 1, "name", "never read: %s looks up %s",
                mf_framework_title(c->f->framework), expected);
 }
@@ -89,12 +81,6 @@ const int64_t *mf_triton_ladder(size_t *ret_n)
     return ladder;
 }
 
-static bool has_token(const struct mf_triton_file *f, int64_t token)
-{
-    const struct mf_triton_entry *e = mf_triton_file_nearest(f, token);
-    return e && e->token == token;
-}
-
 static void check_ladder(struct check *c)
 {
     char missing[256] = "", *at = missing;
@@ -102,7 +88,7 @@ static void check_ladder(struct check *c)
     if (c->f->n_entries == 0)
         return;
     for (size_t i = 0; i < MF_ARRAY_LEN(ladder); i++) {
-        if (has_token(c->f, ladder[i]))
+        if (mf_triton_file_find(c->f, ladder[i]))
             continue;
         at = mf_append(at, missing + sizeof(missing), n++ ? ", " : "");
         at = mf_append_i64(at, missing + sizeof(missing), ladder[i]);

@@ -19,13 +19,20 @@ struct mf_triton_file *mf_triton_file_free(struct mf_triton_file *f)
     return NULL;
 }
 
+struct mf_triton_entry *mf_triton_file_find(const struct mf_triton_file *f, int64_t token)
+{
+    for (size_t i = 0; i < f->n_entries; i++)
+        if (f->entries[i].token == token)
+            return &f->entries[i];
+    return NULL;
+}
+
 int mf_triton_file_add(struct mf_triton_file *f, const struct mf_triton_entry *entry)
 {
-    for (size_t i = 0; i < f->n_entries; i++) {
-        if (f->entries[i].token == entry->token) {
-            f->entries[i] = *entry;
-            return 0;
-        }
+    struct mf_triton_entry *known = mf_triton_file_find(f, entry->token);
+    if (known) {
+        *known = *entry;
+        return 0;
     }
     int r = mf_array_grow(&f->entries, f->n_entries, &f->cap, sizeof(*f->entries));
     if (r == 0)

@@ -61,6 +61,8 @@ const int64_t *mf_triton_ladder(size_t *ret_n);
 
 /* Appends an entry, or replaces the one with the same token count. -ENOMEM. */
 int mf_triton_file_add(struct mf_triton_file *f, const struct mf_triton_entry *entry);
+/* Returns the entry with exactly this token count, or NULL. */
+struct mf_triton_entry *mf_triton_file_find(const struct mf_triton_file *f, int64_t token);
 /* Returns the entry that the frameworks use for a token count: the nearest one, the first of two equally near
  * ones. NULL: the file has no entry. */
 const struct mf_triton_entry *mf_triton_file_nearest(const struct mf_triton_file *f, int64_t token);

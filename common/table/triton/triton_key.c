@@ -143,6 +143,19 @@ void mf_triton_key_print(enum mf_framework framework, const struct mf_triton_key
     (void)mf_append(at, end, ".json");
 }
 
+static const char *file_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+bool mf_triton_key_names(enum mf_framework framework, const struct mf_triton_key *key, const char *path,
+                         char name[MF_TRITON_NAME_MAX])
+{
+    mf_triton_key_print(framework, key, name);
+    return strcmp(file_name(path), name) == 0;
+}
+
 void mf_triton_key_path(enum mf_framework framework, const struct mf_triton_key *key, const char *version,
                         char buf[MF_TRITON_NAME_MAX])
 {
@@ -189,10 +202,9 @@ static int parse_selector(const char *text, struct mf_triton_key *key)
 int mf_triton_key_parse(const char *path, struct mf_triton_key *ret)
 {
     static const char end_down[] = "_down", end_json[] = ".json";
-    const char *slash = strrchr(path, '/');
     char name[MF_TRITON_NAME_MAX], *at = name;
     struct mf_triton_key key = {0};
-    if (mf_copy(name, sizeof(name), slash ? slash + 1 : path) < 0)
+    if (mf_copy(name, sizeof(name), file_name(path)) < 0)
         return -EINVAL;
     size_t len = strlen(name);
     if (len < sizeof(end_json) || strcmp(name + len - strlen(end_json), end_json) != 0)

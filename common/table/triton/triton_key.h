@@ -56,6 +56,10 @@ int mf_triton_key(enum mf_framework framework, const struct mf_shape *layer, con
 /* Prints the file's name without a folder. */
 void mf_triton_key_print(enum mf_framework framework, const struct mf_triton_key *key,
                          char buf[MF_TRITON_NAME_MAX]);
+/* Prints the file's name, and returns true if `path` ends with this name. False: the name is spelled in
+ * another way, such as "[128, 128]" in vLLM, so the framework never reads the file. */
+bool mf_triton_key_names(enum mf_framework framework, const struct mf_triton_key *key, const char *path,
+                         char name[MF_TRITON_NAME_MAX]);
 /* Prints the file's path below the folder that the environment variable names. version: of Triton, "3.6.0";
  * only SGLang's path contains it. */
 void mf_triton_key_path(enum mf_framework framework, const struct mf_triton_key *key, const char *version,

@@ -131,7 +131,8 @@ static void report_missing(struct reader *x, int64_t line, const char *key, cons
 static void read_entry(struct reader *x, const cJSON *json, int64_t line)
 {
     struct mf_triton_entry entry = {.line = line};
-    int64_t n_errors = (int64_t)x->findings->n_errors;
+    size_t n_errors = x->findings->n_errors;
+    const struct mf_triton_entry *same;
     const cJSON *field;
     if (mf_parse_i64(json->string, 1, MF_TRITON_TOKEN_MAX, &entry.token) < 0) {
         report(x, MF_ERROR, MF_PROBLEM_VALUE, line, json->string,
@@ -146,13 +147,10 @@ static void read_entry(struct reader *x, const cJSON *json, int64_t line)
     cJSON_ArrayForEach (field, json)
         read_field(x, field, next_line(&x->lines, 2), &entry.config);
     report_missing(x, line, json->string, &entry.config);
-    for (size_t i = 0; i < x->file->n_entries; i++) {
-        if (x->file->entries[i].token == entry.token)
-            report(x, MF_ERROR, MF_PROBLEM_DUPLICATE, line, json->string,
-                   "entry \"%s\" is also on line %" PRId64 "; the last one is used", json->string,
-                   x->file->entries[i].line);
-    }
-    if ((int64_t)x->findings->n_errors == n_errors && x->r == 0)
+    if ((same = mf_triton_file_find(x->file, entry.token)))
+        report(x, MF_ERROR, MF_PROBLEM_DUPLICATE, line, json->string,
+               "entry \"%s\" is also on line %" PRId64 "; the last one is used", json->string, same->line);
+    if (x->findings->n_errors == n_errors && x->r == 0)
         x->r = mf_triton_file_add(x->file, &entry);
 }
 
