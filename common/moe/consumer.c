@@ -78,18 +78,6 @@ static const struct rules table[MF_CONSUMER_N_] = {
 };
 /* clang-format on */
 
-void mf_consumers_print(mf_consumers set, char buf[MF_CONSUMERS_TEXT_MAX])
-{
-    char *at = buf, *end = buf + MF_CONSUMERS_TEXT_MAX - 1;
-    *at = '\0';
-    for (enum mf_consumer c = 0; c < MF_CONSUMER_N_; c++) {
-        if (!(set & MF_CONSUMER_BIT(c)))
-            continue;
-        at = mf_append(at, end, at > buf ? "," : "");
-        at = mf_append(at, end, mf_consumer_name(c));
-    }
-}
-
 struct mf_consumer_step mf_consumer_step(const struct mf_step *step)
 {
     return (struct mf_consumer_step){step->family, step->name, step->covers, step->aiter, step->foreign};

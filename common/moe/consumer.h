@@ -24,9 +24,6 @@ MF_NAMES_DECLARE(mf_consumer, MF_CONSUMER_, MF_CONSUMER_MAP);
 /* A set of consumers. */
 typedef uint32_t mf_consumers;
 #define MF_CONSUMER_BIT(c) (1u << (c))
-/* Buffer size for the names of all consumers, separated by commas. */
-#define MF_CONSUMERS_TEXT_MAX 64
-void mf_consumers_print(mf_consumers set, char buf[MF_CONSUMERS_TEXT_MAX]);
 
 #define MF_CONSUMER_WHY_MAX 512
 

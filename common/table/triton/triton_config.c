@@ -60,12 +60,6 @@ static bool is_valid(enum mf_triton field, int64_t value)
     return !(fields[field].flags & POWER) || (value & (value - 1)) == 0;
 }
 
-static void set_field(struct mf_triton_config *c, enum mf_triton field, int32_t value)
-{
-    c->set |= 1u << field;
-    c->value[field] = value;
-}
-
 /* ---- JSON ---- */
 
 int mf_triton_value(enum mf_triton field, const cJSON *json, int32_t *ret, const char **ret_expected)
@@ -84,26 +78,6 @@ int mf_triton_value(enum mf_triton field, const cJSON *json, int32_t *ret, const
     if (r < 0 || !is_valid(field, value))
         return -EINVAL;
     *ret = (int32_t)value;
-    return 0;
-}
-
-int mf_triton_config_read(const cJSON *object, struct mf_triton_config *ret, char why[MF_REASON_MAX])
-{
-    struct mf_triton_config c = {0};
-    for (enum mf_triton i = 0; i < MF_TRITON_N_; i++) {
-        const cJSON *json = cJSON_GetObjectItemCaseSensitive(object, mf_triton_name(i));
-        const char *expected;
-        int32_t value;
-        if (!json && !mf_triton_is_required(i))
-            continue;
-        if (mf_triton_value(i, json, &value, &expected) < 0) {
-            mf_format(why, MF_REASON_MAX, "%s%s: expected %s", mf_triton_name(i), json ? "" : " is missing",
-                      expected);
-            return -EINVAL;
-        }
-        set_field(&c, i, value);
-    }
-    *ret = c;
     return 0;
 }
 
@@ -134,7 +108,8 @@ static int parse_part(const char *part, struct mf_triton_config *c)
         if (is_flag != (part[n] == '\0') ||
             (!is_flag && mf_parse_i64(part + n, INT32_MIN, INT32_MAX, &value) < 0) || !is_valid(i, value))
             return -EINVAL;
-        set_field(c, i, (int32_t)value);
+        c->set |= 1u << i;
+        c->value[i] = (int32_t)value;
         return 0;
     }
     return -EINVAL;

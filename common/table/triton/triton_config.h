@@ -12,7 +12,6 @@
 
 #include "common/base/buf.h"
 #include "common/base/names.h"
-#include "common/moe/status.h"
 #include "common/moe/step.h"
 
 /* Fields in the order of the files. SPLIT_K and the fields after it are rare: backends of AMD and Intel, and
@@ -53,8 +52,6 @@ bool mf_triton_is_backend_option(enum mf_triton field);
 /* Reads one field from JSON. -EINVAL: the value is invalid; *ret_expected (static text) describes valid
  * values. */
 int mf_triton_value(enum mf_triton field, const cJSON *value, int32_t *ret, const char **ret_expected);
-/* Reads the known fields of a JSON object. -EINVAL: a field is missing or invalid; `why` names it. */
-int mf_triton_config_read(const cJSON *object, struct mf_triton_config *ret, char why[MF_REASON_MAX]);
 cJSON *mf_triton_config_json(const struct mf_triton_config *c);
 
 /* The parameters of a step. */

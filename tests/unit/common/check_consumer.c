@@ -95,15 +95,6 @@ MF_TEST(errors_of_consumers)
     ck_assert(mf_consumer_takes_error(MF_CONSUMER_MOEFARM, 0.25, why));
 }
 
-MF_TEST(sets_of_consumers)
-{
-    char text[MF_CONSUMERS_TEXT_MAX];
-    mf_consumers_print(MF_CONSUMER_BIT(MF_CONSUMER_AITER) | MF_CONSUMER_BIT(MF_CONSUMER_MOEFARM), text);
-    ck_assert_str_eq(text, "moefarm,aiter");
-    mf_consumers_print((1u << MF_CONSUMER_N_) - 1, text);
-    ck_assert_str_eq(text, "moefarm,aiter,vllm,sglang,any");
-}
-
 MF_TEST(tables_of_consumers)
 {
     for (enum mf_consumer c = 0; c < MF_CONSUMER_N_; c++)
