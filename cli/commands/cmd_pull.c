@@ -50,30 +50,19 @@ static int hash_file(struct pull *p)
     return 0;
 }
 
-/* Compares the table with the farm's record of the release, so that no cache or proxy can replace it. */
 static int check_release(struct mf_cli *cli, const struct mf_http_reply *reply, size_t n_rows)
 {
     _cleanup_(cJSON_Deletep) cJSON *release = NULL;
-    char path[MF_API_PATH_MAX], hash[MF_SHA256_TEXT_MAX];
-    int64_t id = strtoll(reply->release, NULL, 10);
+    int code = mf_release_check_reply(cli, reply, &release);
 
-    mf_api_path(path, "/api/v1/releases/{}", id);
-    int code = mf_api_get(cli, path, &release);
     if (code != 0)
         return code;
-    mf_sha256_print(reply->body.data, reply->body.len, hash);
-    if (strcmp(mf_api_text(release, "sha256", ""), hash) != 0)
-        return mf_cli_fail(MF_EXIT_UNREACHED,
-                           "the reply is not the table of release %" PRId64
-                           ": its SHA-256 is %s; check for a "
-                           "proxy that changes or caches replies",
-                           id, hash);
     int64_t rows = mf_api_i64(release, "rows", 0);
     if (rows != (int64_t)n_rows)
         return mf_cli_fail(MF_EXIT_UNREACHED,
                            "release %" PRId64 " has %" PRId64
                            " rows, the reply has %zu; run the command again",
-                           id, rows, n_rows);
+                           mf_api_i64(release, "id", 0), rows, n_rows);
     return 0;
 }
 
@@ -184,17 +173,11 @@ static int pull(struct mf_cli *cli, struct pull *p)
     return p->exit_code ? EXIT_CHANGED : MF_EXIT_OK;
 }
 
-/* Pulls configuration files if --format names a framework. *ret_done: it does. Returns the exit code. */
-static int pull_format(struct mf_cli *cli, const struct pull *p, const char *format,
-                       struct mf_pull_configs *configs, bool *ret_done)
+static int pull_folder(struct mf_cli *cli, const struct pull *p, const char *format,
+                       struct mf_pull_configs *configs)
 {
     bool changed = false;
 
-    *ret_done = mf_has_config_files(format);
-    if (!*ret_done)
-        return strcmp(format, "csv") == 0
-                   ? 0
-                   : mf_cli_fail(MF_EXIT_USAGE, "pull: --format '%s': expected csv, vllm or sglang", format);
     (void)mf_framework_parse(format, &configs->framework);
     configs->channel = p->channel;
     configs->folder = p->file;
@@ -209,7 +192,6 @@ int mf_cmd_pull(struct mf_cli *cli, const struct mf_command *self, int argc, cha
     struct pull p = {.lock_ms = MF_TABLE_LOCK_MS, .sha256 = ""};
     struct mf_pull_configs configs = {.tp = 1, .ep = 1, .fused = "no"};
     const char *format = "csv";
-    bool done;
     const struct mf_opt opts[] = {
         {.name = "output",
          .type = MF_OPT_TEXT,
@@ -280,6 +262,9 @@ int mf_cmd_pull(struct mf_cli *cli, const struct mf_command *self, int argc, cha
         return mf_cli_fail(MF_EXIT_USAGE,
                            "pull: '%s' is not a channel name: use letters, digits, '.', '_' and '-'",
                            p.channel);
-    r = pull_format(cli, &p, format, &configs, &done);
-    return r != 0 || done ? r : pull(cli, &p);
+    if (mf_has_config_files(format))
+        return pull_folder(cli, &p, format, &configs);
+    if (strcmp(format, "csv") != 0)
+        return mf_cli_fail(MF_EXIT_USAGE, "pull: --format '%s': expected csv, vllm or sglang", format);
+    return pull(cli, &p);
 }

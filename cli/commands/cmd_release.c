@@ -10,27 +10,6 @@
 #include "common/base/json.h"
 #include "common/base/text.h"
 
-int mf_release_find(struct mf_cli *cli, const char *word, int64_t *ret)
-{
-    _cleanup_(cJSON_Deletep) cJSON *answer = NULL;
-    char path[MF_RELEASE_PATH_MAX];
-    int code;
-
-    *ret = 0;
-    if (mf_parse_i64(word, 1, INT64_MAX, ret) == 0)
-        return 0;
-    if (!mf_is_name(word, MF_RELEASE_WORD_MAX))
-        return mf_cli_fail(MF_EXIT_USAGE, "'%s' is not the number or name of a release", word);
-    mf_format(path, sizeof(path), "/api/v1/releases?limit=1&name=%s", word);
-    code = mf_api_get(cli, path, &answer);
-    if (code != 0)
-        return code;
-    *ret = mf_api_i64(cJSON_GetArrayItem(mf_json_array(answer, "items"), 0), "id", 0);
-    return *ret ? 0
-                : mf_cli_fail(MF_EXIT_USAGE, "unknown release '%s'; moefarm release list lists the releases",
-                              word);
-}
-
 /* ---- freeze ---- */
 
 static int freeze(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)

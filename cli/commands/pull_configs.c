@@ -1,12 +1,10 @@
 #include "cli/commands/pull_configs.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli/support/api.h"
@@ -76,25 +74,6 @@ static int read_record(struct pull *p)
     return 0;
 }
 
-/* Compares the reply with the farm's record of the release, so that no cache or proxy can replace it. */
-static int check_release(struct mf_cli *cli, const struct pull *p, const struct mf_http_reply *reply)
-{
-    _cleanup_(cJSON_Deletep) cJSON *release = NULL;
-    char path[MF_API_PATH_MAX], hash[MF_SHA256_TEXT_MAX];
-
-    mf_api_path(path, "/api/v1/releases/{}", p->release);
-    int code = mf_api_get(cli, path, &release);
-    if (code != 0)
-        return code;
-    mf_sha256_print(reply->body.data, reply->body.len, hash);
-    if (strcmp(mf_api_text(release, "sha256", ""), hash) != 0)
-        return mf_cli_fail(MF_EXIT_UNREACHED,
-                           "the reply does not have the files of release %" PRId64
-                           ": its SHA-256 is %s; check for a proxy that changes or caches replies",
-                           p->release, hash);
-    return 0;
-}
-
 static int fetch(struct mf_cli *cli, struct pull *p)
 {
     _cleanup_(mf_http_reply_release) struct mf_http_reply reply;
@@ -115,7 +94,7 @@ static int fetch(struct mf_cli *cli, struct pull *p)
     if (strcmp(mf_api_text(p->configs, "consumer", ""), mf_framework_name(p->o->framework)) != 0)
         return mf_cli_fail(MF_EXIT_FAILED, "channel %s has files for %s; use --format %s", p->o->channel,
                            mf_api_text(p->configs, "consumer", ""), mf_api_text(p->configs, "consumer", ""));
-    return check_release(cli, p, &reply);
+    return mf_release_check_reply(cli, &reply, NULL);
 }
 
 /* ---- the files that the model reads ---- */
@@ -245,7 +224,7 @@ static int write_changed(struct pull *p)
     return code != 0 ? code : mf_config_files_write(p->o->folder, changed, &p->n_written);
 }
 
-/* Removes the files of the last pull that the release no longer has. A file that has changed since stays. */
+/* Removes the files of the last pull that this pull does not have. A file that has changed since stays. */
 static int remove_stale(struct pull *p)
 {
     const cJSON *old, *files = mf_json_object(p->configs, "files");
@@ -257,7 +236,7 @@ static int remove_stale(struct pull *p)
             path_of(p, old->string, path) != 0 || hash_file(p, old->string, hash, NULL) != 0 || !*hash)
             continue;
         if (!is_own(p, old->string, hash)) {
-            fprintf(stderr, "moefarm: kept %s, which the release does not have: it was edited\n", path);
+            fprintf(stderr, "moefarm: kept %s, which was edited; this pull has no such file\n", path);
             continue;
         }
         if (unlink(path) < 0)

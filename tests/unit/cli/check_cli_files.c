@@ -269,7 +269,6 @@ MF_TEST(export_to_a_folder)
     assert_says(r.err, "is a folder; name a file in it");
 }
 
-/* moefarm pull must not read the old contents of a FIFO, because it would block forever. */
 /* ---- pull of configuration files ---- */
 
 #define DEEPSEEK(n) "E=256,N=" n ",device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json"
@@ -311,7 +310,7 @@ static const struct {
     {FILE_256, "{9}", {0}, 1, "was edited or comes from another source; replace it with --force",
      "{9}", NULL},
     {FILE_256, NULL, {"--force"}, 0, "1 written, 0 removed", "{1}", NULL},
-    {FILE_128, "{9}", {0}, 0, "which the release does not have: it was edited", "{9}", "{2}"},
+    {FILE_128, "{9}", {0}, 0, "which was edited; this pull has no such file", "{9}", "{2}"},
     {FILE_256 "," FILE_128, "{1}", {"--model", "deepseek-v3", "--tp", "16"}, 0,
      "already at release 7 of channel live, 1 file\n", "{1}", "{2}"},
     {FILE_256 "," FILE_128, NULL, {"--model", "deepseek-v3", "--tp", "4"}, 1,
@@ -366,6 +365,7 @@ MF_TEST(pull_configs)
     ck_assert_int_eq(rmdir(in_folder("new")), 0);
 }
 
+/* moefarm pull must not read the old contents of a FIFO, because it would block forever. */
 MF_TEST(pull_into_a_fifo)
 {
     static const struct fake_answer answers[] = {
@@ -449,8 +449,8 @@ static const struct {
      NULL,
      "has no ETag with the hash"},
     {{"pull", "stable", "-o"}, {0}, RELEASE("3", HASH_2), "release 1 has 3 rows, the reply has 2"},
-    {{"pull", "stable", "-o"}, {0}, RELEASE("2", HASH_1), "is not the table of release 1"},
-    {{"pull", "stable", "-o"}, {0}, "{}", "is not the table of release 1"},
+    {{"pull", "stable", "-o"}, {0}, RELEASE("2", HASH_1), "is not the content of release 1"},
+    {{"pull", "stable", "-o"}, {0}, "{}", "is not the content of release 1"},
 };
 
 MF_TEST(damaged_replies_change_no_file, .rows = MF_ARRAY_LEN(damaged_replies))
