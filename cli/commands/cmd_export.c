@@ -143,9 +143,9 @@ static int export_configs(struct mf_cli *cli, const struct export_options *o)
         return code;
     if (n == 0)
         return mf_cli_fail(MF_EXIT_FAILED,
-                           "export: the farm has no row for consumer %s; the lines above, or "
-                           "GET /api/v1/export/left_out, have the reasons",
-                           o->filters.consumer);
+                           "export: the farm has no row for consumer %s; the lines above, or moefarm export "
+                           "--left-out --consumer %s, have the reasons",
+                           o->filters.consumer, o->filters.consumer);
     printf("wrote %zu file%s to %s\n", n, n == 1 ? "" : "s", o->output);
     mf_config_files_print_use(o->output, configs);
     return MF_EXIT_OK;

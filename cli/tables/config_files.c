@@ -40,9 +40,8 @@ static int make_folders(char *path)
 {
     for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
-        int r = mkdir(path, 0777) < 0 && errno != EEXIST ? -errno : 0;
-        if (r < 0)
-            return mf_cli_fail(MF_EXIT_FAILED, "%s: %s", path, strerror(-r));
+        if (mkdir(path, 0777) < 0 && errno != EEXIST)
+            return mf_cli_fail(MF_EXIT_FAILED, "%s: %s", path, strerrordesc_np(errno));
         *slash = '/';
     }
     return 0;
@@ -113,5 +112,6 @@ void mf_config_files_print_left_out(const cJSON *configs)
                     mf_api_text(row, "class", ""), mf_api_text(row, "reason", ""));
     }
     if (n > LINES_MAX)
-        fprintf(stderr, "… and %d more; GET /api/v1/export/left_out lists them\n", n - LINES_MAX);
+        fprintf(stderr, "… and %d more; moefarm export --left-out --consumer %s lists them\n", n - LINES_MAX,
+                mf_api_text(configs, "consumer", ""));
 }

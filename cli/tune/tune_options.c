@@ -190,7 +190,8 @@ int mf_tune_check(struct mf_tune_options *o)
     if (!(o->min_improvement_pct >= 0 && o->min_improvement_pct < 100))
         return mf_cli_fail(MF_EXIT_USAGE, "--min_improvement_pct %g: expected a number from 0 to below 100",
                            o->min_improvement_pct);
-    if (mf_consumer_parse(o->consumer, &consumer) < 0 || consumer > MF_CONSUMER_AITER)
+    if (mf_consumer_parse(o->consumer, &consumer) < 0 ||
+        (consumer != MF_CONSUMER_MOEFARM && consumer != MF_CONSUMER_AITER))
         return mf_cli_fail(MF_EXIT_USAGE, "--consumer '%s': expected moefarm or aiter", o->consumer);
     o->for_aiter = consumer == MF_CONSUMER_AITER;
     code = mf_aiter_env_read("tune", &o->env);

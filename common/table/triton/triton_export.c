@@ -25,8 +25,7 @@ struct group {
     struct mf_triton_file up, down;
 };
 
-struct export
-{
+struct exporter {
     enum mf_framework framework;
     mf_triton_left_out_fn left_out;
     void *data;
@@ -34,7 +33,7 @@ struct export
     size_t n, cap;
 };
 
-static void release(struct export *x)
+static void release(struct exporter *x)
 {
     for (size_t i = 0; i < x->n; i++) {
         free(x->groups[i].up.entries);
@@ -86,14 +85,14 @@ static int read_row(enum mf_framework framework, const struct mf_triton_row *row
 }
 
 /* SGLang has a folder for each version of Triton. */
-static bool is_same_file(const struct export *x, const struct group *g, const struct mf_triton_key *key,
+static bool is_same_file(const struct exporter *x, const struct group *g, const struct mf_triton_key *key,
                          const struct mf_triton_row *row)
 {
     return mf_triton_key_differences(&g->key, key) == 0 &&
            (x->framework == MF_FRAMEWORK_VLLM || strcmp(g->version, row->version) == 0);
 }
 
-static int find_group(struct export *x, const struct mf_triton_key *key, const struct mf_triton_row *row,
+static int find_group(struct exporter *x, const struct mf_triton_key *key, const struct mf_triton_row *row,
                       struct group **ret)
 {
     for (size_t i = 0; i < x->n; i++) {
@@ -121,7 +120,7 @@ static int add_entries(struct group *g, const struct mf_triton_row *row, const s
     return r < 0 ? r : mf_triton_file_add(&g->down, &down);
 }
 
-static int add_row(struct export *x, const struct mf_triton_row *row)
+static int add_row(struct exporter *x, const struct mf_triton_row *row)
 {
     struct mf_triton_step step;
     struct mf_triton_key key;
@@ -153,7 +152,7 @@ static int compare_tokens(const void *a, const void *b)
     return (x->token > y->token) - (x->token < y->token);
 }
 
-static int add_file(const struct export *x, const struct group *g, bool down, struct mf_triton_export *ret)
+static int add_file(const struct exporter *x, const struct group *g, bool down, struct mf_triton_export *ret)
 {
     const struct mf_triton_file *f = down ? &g->down : &g->up;
     struct mf_triton_export_file *file = &ret->files[ret->n_files];
@@ -171,7 +170,7 @@ static int add_file(const struct export *x, const struct group *g, bool down, st
     return file->content ? 0 : -ENOMEM;
 }
 
-static int make_files(const struct export *x, struct mf_triton_export *ret)
+static int make_files(const struct exporter *x, struct mf_triton_export *ret)
 {
     int r = 0;
     ret->files = calloc(2 * x->n + 1, sizeof(*ret->files));
@@ -188,7 +187,7 @@ static int make_files(const struct export *x, struct mf_triton_export *ret)
 int mf_triton_export(enum mf_framework framework, const struct mf_triton_row *rows, size_t n,
                      mf_triton_left_out_fn left_out, void *data, struct mf_triton_export *ret)
 {
-    struct export x = {.framework = framework, .left_out = left_out, .data = data};
+    struct exporter x = {.framework = framework, .left_out = left_out, .data = data};
     struct mf_triton_export made = MF_TRITON_EXPORT_INIT;
     int r = 0;
     for (size_t i = 0; i < n && r >= 0; i++)
