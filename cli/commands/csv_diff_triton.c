@@ -109,7 +109,7 @@ static void compare(struct triton_diff *d)
     }
 }
 
-/* Two files of other names are read by other layers. */
+/* Prints the parts in which the names differ, because a framework looks up files by name. */
 static void print_names(const struct triton_diff *d)
 {
     unsigned differs = mf_triton_key_differences(&d->before->key, &d->after->key);

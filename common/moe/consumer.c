@@ -34,7 +34,7 @@ static bool aiter_takes(const struct rules *r, const struct mf_consumer_step *st
 {
     if (!step->aiter)
         mf_format(why, MF_CONSUMER_WHY_MAX,
-                  "%s does not dispatch %s:%s, which is no kernel of AITER; export it with consumer=moefarm",
+                  "%s does not dispatch %s:%s: not an AITER kernel; export it with consumer=moefarm",
                   r->title, step->family, step->name);
     return step->aiter;
 }

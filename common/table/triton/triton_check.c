@@ -106,7 +106,7 @@ static void check_order(struct check *c)
         if (e->token < before->token)
             report(c, MF_WARNING, MF_PROBLEM_KEY_ORDER, e->line, "token",
                    "\"%" PRId64 "\" follows \"%" PRId64
-                   "\": of two equally near entries the first one is used; sort the entries",
+                   "\": the kernel uses the first of two equally near entries; sort the entries",
                    e->token, before->token);
     }
 }
@@ -160,7 +160,7 @@ static void check_down(struct check *c, const struct mf_triton_file *up)
         if (e && e->config.value[MF_TRITON_BLOCK_M] != down->config.value[MF_TRITON_BLOCK_M])
             report(c, MF_WARNING, MF_PROBLEM_IGNORED, down->line, "BLOCK_SIZE_M",
                    "BLOCK_SIZE_M %" PRId32 ": SGLang uses %" PRId32
-                   ", that of the first GEMM's file, because both GEMMs share the sorted tokens",
+                   " from the first GEMM's file, because both GEMMs share the sorted tokens",
                    down->config.value[MF_TRITON_BLOCK_M], e->config.value[MF_TRITON_BLOCK_M]);
     }
 }

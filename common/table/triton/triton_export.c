@@ -72,7 +72,7 @@ static int read_row(enum mf_framework framework, const struct mf_triton_row *row
                   " tokens; if the layer has a file, its nearest entry replaces the default",
                   mf_framework_title(framework), row->shape.token);
     else if (r < 0)
-        mf_format(why, MF_REASON_MAX, "%s is no configuration of the Triton kernels", row->step);
+        mf_format(why, MF_REASON_MAX, "%s is not a configuration of the Triton kernels", row->step);
     if (r < 0)
         return -EINVAL;
     if (framework == MF_FRAMEWORK_SGLANG && !*row->version) {

@@ -35,7 +35,6 @@ struct mf_triton_file {
     bool has_key; /* false: the file's name is not one that a framework looks up */
     struct mf_triton_key key;
     char version[MF_TRITON_VERSION_MAX]; /* of Triton; "" if the file and its folder do not say it */
-    bool has_version_key;                /* the content has "triton_version" */
     struct mf_triton_entry *entries;     /* in the order of the file */
     size_t n_entries, cap;
 };

@@ -156,7 +156,6 @@ static void read_entry(struct reader *x, const cJSON *json, int64_t line)
 
 static void read_version(struct reader *x, const cJSON *json, int64_t line)
 {
-    x->file->has_version_key = true;
     if (cJSON_IsString(json) && mf_triton_version_ok(json->valuestring))
         mf_format(x->file->version, sizeof(x->file->version), "%s", json->valuestring);
     if (x->file->framework == MF_FRAMEWORK_SGLANG)

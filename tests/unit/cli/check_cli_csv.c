@@ -107,7 +107,7 @@ static const struct {
      "--format 'json': expected csv, vllm or sglang"},
     {"E=8,N=64," H200 ".json", "{\"1\":" CONFIG("16") "}", "E=8,N=64," H200 "_down.json",
      "{\"1\":" CONFIG("32") "}", "check", {"--format", "sglang", "--only", "ignored"}, 0,
-     "_down.json:1: warning: ignored: BLOCK_SIZE_M 32: SGLang uses 16, that of the first GEMM's file", ""},
+     "_down.json:1: warning: ignored: BLOCK_SIZE_M 32: SGLang uses 16 from the first GEMM's file", ""},
     {FP8, "{\"1\":" CONFIG("16") ",\"2\":" CONFIG("16") ",\"4\":" CONFIG("16") "}", "new.json",
      "{\"1\":" CONFIG("16") ",\"2\":" CONFIG("32") ",\"8\":" CONFIG("32") "}", "diff", {0}, 1,
      "changed    2 tokens: BLOCK_SIZE_M 16 -> 32\n"

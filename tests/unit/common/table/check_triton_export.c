@@ -65,7 +65,7 @@ static const struct {
      "another layer model already has the file " H200_FILE},
     {MF_FRAMEWORK_VLLM, {{MXFP4("1"), STEP("16"), ""}}, "", "vLLM has no Triton kernel for weights"},
     {MF_FRAMEWORK_VLLM, {{MIXTRAL("1"), STEP("16") "_tma", ""}}, "", "vLLM has neither USE_TMA nor"},
-    {MF_FRAMEWORK_VLLM, {{MIXTRAL("1"), "tile_m16", ""}}, "", "tile_m16 is no configuration"},
+    {MF_FRAMEWORK_VLLM, {{MIXTRAL("1"), "tile_m16", ""}}, "", "tile_m16 is not a configuration"},
     {MF_FRAMEWORK_SGLANG, {{MIXTRAL("1"), STEP("16"), ""}}, "", "the version of Triton is unknown"},
     {MF_FRAMEWORK_SGLANG,
      {{MIXTRAL("1"), STEP("16") "-down_m32_n64_k64_g1_w4_s3", "3.6.0"}},
