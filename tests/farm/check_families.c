@@ -126,6 +126,25 @@ static void work(int place, const char *fails)
     ck_assert_int_eq(fake_worker_ready(w), 0);
 }
 
+/* Lets the worker answer units until *counter, the number of its units of a kind, is n. */
+static void work_until(int place, const int *counter, int n)
+{
+    for (int64_t until = mf_now_ms() + LIMIT_MS; *counter < n; work(place, NULL))
+        ck_assert_int_lt(mf_now_ms(), until);
+}
+
+/* Lets the worker answer units until the answer of the API contains the text. */
+static void work_until_contains(int place, const char *path, const char *wanted)
+{
+    for (int64_t until = mf_now_ms() + LIMIT_MS; !contains(path, wanted); work(place, NULL))
+        ck_assert_int_lt(mf_now_ms(), until);
+}
+
+static void leave(int place)
+{
+    ck_assert_int_eq(fake_worker_send(&workers[place], MF_MESSAGE_BYE, "{\"reason\":\"preempted\"}"), 0);
+}
+
 static void submit_with(const char *options)
 {
     char path[120];
@@ -161,6 +180,12 @@ static int count_rows(const char *wanted)
     return n;
 }
 
+/* The table must have a row for each shape. */
+static void check_all_rows(void)
+{
+    ck_assert_int_eq(count_rows("torch.bfloat16,torch.bfloat16,torch.bfloat16"), N_SHAPES);
+}
+
 static double fast(const struct fake_worker *w, const char *name)
 {
     (void)w;
@@ -180,7 +205,7 @@ MF_TEST(different_families_share_a_batch)
     ck_assert_int_gt(units[0].probe, 0);
     ck_assert_int_gt(units[1].probe, 0);
     ck_assert_int_gt(units[1].enumerate, 0);
-    ck_assert_int_eq(count_rows("torch.bfloat16,torch.bfloat16,torch.bfloat16"), N_SHAPES);
+    check_all_rows();
     check_contains("/api/v1/tasks/1/steps?family=torch&status=ok&limit=500", "\"sort_m16_torch\"");
     check_contains("/api/v1/tasks/1/steps?family=fake&status=ok&limit=500", "\"sort_m16\"");
     stop();
@@ -190,22 +215,19 @@ MF_TEST(different_families_share_a_batch)
  * cannot do that, so a task is never pinned to it. */
 MF_TEST(grouped_shapes_need_all_families)
 {
-    int64_t until = mf_now_ms() + LIMIT_MS;
     start();
     join(0, "{\"fake\":\"r1\"}");
     join(1, "{\"fake\":\"r1\",\"torch\":\"t9\"}");
     ck_assert_int_eq(fake_worker_greet(&workers[0], "[]", LIMIT_MS), 0);
     greet(1);
     submit_with("&shape_grouped=1");
-    for (; units[1].enumerate < 2 * N_SHAPES; work(1, NULL))
-        ck_assert_int_lt(mf_now_ms(), until);
-    ck_assert_int_eq(fake_worker_send(&workers[1], MF_MESSAGE_BYE, "{\"reason\":\"preempted\"}"), 0);
+    work_until(1, &units[1].enumerate, 2 * N_SHAPES);
+    leave(1);
     ck_assert_int_eq(fake_worker_ready(&workers[0]), 0);
-    for (; units[0].probe < 1; work(0, NULL))
-        ck_assert_int_lt(mf_now_ms(), until);
+    work_until(0, &units[0].probe, 1);
     greet(1);
     finish(NULL);
-    ck_assert_int_eq(count_rows("torch.bfloat16,torch.bfloat16,torch.bfloat16"), N_SHAPES);
+    check_all_rows();
     stop();
 }
 
@@ -222,7 +244,7 @@ MF_TEST(pipelines_use_families_of_one_worker)
     finish(NULL);
     ck_assert_int_gt(units[0].probe, 0);
     ck_assert_int_gt(units[1].probe, 0);
-    ck_assert_int_eq(count_rows("torch.bfloat16,torch.bfloat16,torch.bfloat16"), N_SHAPES);
+    check_all_rows();
     check_contains("/api/v1/tasks/1/rejections?limit=500", "\"offer_set\"");
     stop();
 }
@@ -281,26 +303,14 @@ MF_TEST(waits_for_a_family)
     greet(0);
     greet(1);
     submit();
-    for (int64_t until = mf_now_ms() + LIMIT_MS; units[1].enumerate < 1; work(1, NULL))
-        ck_assert_int_lt(mf_now_ms(), until);
-    ck_assert_int_eq(fake_worker_send(&workers[1], MF_MESSAGE_BYE, "{\"reason\":\"preempted\"}"), 0);
-    int64_t until = mf_now_ms() + LIMIT_MS;
-    while (!contains("/api/v1/batches/1",
-                     "waits for a worker of class gfx942/304 with family torch at revision t9\"")) {
-        work(0, NULL);
-        ck_assert_int_lt(mf_now_ms(), until);
-    }
+    work_until(1, &units[1].enumerate, 1);
+    leave(1);
+    work_until_contains(0, "/api/v1/batches/1",
+                        "waits for a worker of class gfx942/304 with family torch at revision t9\"");
     greet(1);
     finish(NULL);
-    ck_assert_int_eq(count_rows("torch.bfloat16,torch.bfloat16,torch.bfloat16"), N_SHAPES);
+    check_all_rows();
     stop();
-}
-
-static bool is_done(int batch)
-{
-    char path[40];
-    mf_format(path, sizeof(path), "/api/v1/batches/%d", batch);
-    return contains(path, "\"state\":\"done\"");
 }
 
 /* A rolling upgrade: the node that began a batch leaves, and a node with a newer revision joins. The batch
@@ -308,19 +318,16 @@ static bool is_done(int batch)
  * batch. */
 MF_TEST(batch_keeps_its_revision)
 {
-    int64_t until = mf_now_ms() + LIMIT_MS;
     start();
     join(0, "{\"fake\":\"r1\"}");
     join(1, "{\"fake\":\"r2\"}");
     greet(0);
     submit();
-    for (; units[0].enumerate < 1; work(0, NULL))
-        ck_assert_int_lt(mf_now_ms(), until);
-    ck_assert_int_eq(fake_worker_send(&workers[0], MF_MESSAGE_BYE, "{\"reason\":\"preempted\"}"), 0);
+    work_until(0, &units[0].enumerate, 1);
+    leave(0);
     greet(1);
     submit();
-    for (; !is_done(2); work(1, NULL))
-        ck_assert_int_lt(mf_now_ms(), until);
+    work_until_contains(1, "/api/v1/batches/2", "\"state\":\"done\"");
     check_contains("/api/v1/batches/1",
                    "waits for a worker of class gfx942/304 with family fake at revision r1\"");
     ck_assert_int_eq(count_rows(",r2,"), N_SHAPES);
@@ -357,7 +364,7 @@ MF_TEST(goes_on_without_a_failing_family)
     greet(1);
     submit();
     finish("torch");
-    ck_assert_int_eq(count_rows("torch.bfloat16,torch.bfloat16,torch.bfloat16"), N_SHAPES);
+    check_all_rows();
     check_contains("/api/v1/tasks/1/rejections?limit=500", "cannot import torch");
     stop();
 }
@@ -375,7 +382,7 @@ MF_TEST(models_with_different_families)
     finish(NULL);
     ck_assert_int_eq(units[0].probe, 0);
     ck_assert_int_gt(units[1].probe, 0);
-    ck_assert_int_eq(count_rows("torch.bfloat16,torch.bfloat16,torch.bfloat16"), N_SHAPES);
+    check_all_rows();
     stop();
 }
 
@@ -383,7 +390,6 @@ MF_TEST(models_with_different_families)
  * for it. If the other model got the task, no worker could ever run the units of family torch. */
 MF_TEST(model_returns_after_planning)
 {
-    int64_t until = mf_now_ms() + LIMIT_MS;
     start();
     join(0, "{\"fake\":\"r1\"}");
     join(1, "{\"torch\":\"t9\",\"fake\":\"r1\"}");
@@ -391,19 +397,15 @@ MF_TEST(model_returns_after_planning)
     greet(1);
     ck_assert_int_eq(fake_worker_greet(&workers[0], "[]", LIMIT_MS), 0);
     submit();
-    for (; units[1].enumerate < 2 * N_SHAPES - 1; work(1, NULL))
-        ck_assert_int_lt(mf_now_ms(), until);
-    ck_assert_int_eq(fake_worker_send(&workers[1], MF_MESSAGE_BYE, "{\"reason\":\"preempted\"}"), 0);
+    work_until(1, &units[1].enumerate, 2 * N_SHAPES - 1);
+    leave(1);
     ck_assert_int_eq(fake_worker_ready(&workers[0]), 0);
-    while (
-        !contains("/api/v1/batches/1", "waits for a worker of class gfx942/304 and model n with family ")) {
-        work(0, NULL);
-        ck_assert_int_lt(mf_now_ms(), until);
-    }
+    work_until_contains(0, "/api/v1/batches/1",
+                        "waits for a worker of class gfx942/304 and model n with family ");
     greet(1);
     finish(NULL);
     ck_assert_int_eq(units[0].probe, 0);
-    ck_assert_int_eq(count_rows("torch.bfloat16,torch.bfloat16,torch.bfloat16"), N_SHAPES);
+    check_all_rows();
     stop();
 }
 
