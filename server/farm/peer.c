@@ -525,6 +525,8 @@ int mf_peer_remove(struct mf_farm *f, struct mf_slot *slot, const char *state, c
         r = mf_store_tasks_unpin(f->store, slot->id);
     if (r == 0)
         r = mf_event_worker(f, slot, state);
+    if (r < 0) /* the slot may still have leases */
+        return r;
     mf_slots_remove(&f->slots, slot);
     /* Units that avoid other workers were kept for this worker. Now the avoided workers may run them */
     mf_slots_clear_starved(&f->slots, class_id);

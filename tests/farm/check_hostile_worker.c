@@ -170,6 +170,30 @@ MF_TEST(undoes_a_message_that_cannot_be_applied)
     fake_farm_stop(&f);
 }
 
+/* A worker with two units leaves, and the farm cannot release the first one. Only this message is undone. */
+MF_TEST(undoes_a_leave_that_cannot_be_applied)
+{
+    struct fake_farm f;
+    struct fake_worker w;
+    fake_farm_start(&f);
+    fake_farm_join(&f, &w, "w");
+    int64_t batch = fake_farm_submit(&f, 2, "");
+    ck_assert_int_eq(fake_worker_send(&w, MF_MESSAGE_READY, "{\"credit\":2}"), 0);
+    for (int i = 0; i < 2; i++) {
+        _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&w, MF_MESSAGE_UNIT, FAKE_FARM_LIMIT_MS);
+        ck_assert_ptr_nonnull(unit);
+    }
+    fake_farm_sql(&f, "CREATE TRIGGER planted BEFORE UPDATE OF state ON unit WHEN new.state = 'ready' BEGIN"
+                      " SELECT RAISE(ABORT, 'planted'); END");
+    ck_assert_int_eq(fake_worker_send(&w, MF_MESSAGE_BYE, "{}"), 0);
+    fake_farm_expect_refusal(&w, "BYE cannot be applied");
+    fake_farm_sql(&f, "DROP TRIGGER planted");
+    ck_assert_int_eq(fake_worker_greet(&w, "[]", FAKE_FARM_LIMIT_MS), 0);
+    fake_farm_finish(&f, &w, batch);
+    fake_worker_close(&w);
+    fake_farm_stop(&f);
+}
+
 /* ---- statistics ---- */
 
 static double slow_race(const struct fake_worker *w, const cJSON *unit, const cJSON *pipeline)
