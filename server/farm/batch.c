@@ -225,12 +225,9 @@ int mf_farm_drain(struct mf_farm *f, int64_t worker)
     slot->draining = true;
     /* The search for units reads the workers' rows, so this row must not wait for mf_peers_flush. */
     int r = mf_store_worker_save(f->store, slot, mf_slot_state(slot), f->wall_ms);
-    if (r < 0)
-        return r;
-    /* Until now, units that avoid the other workers waited for this worker. Now the other workers may take
-     * them. */
-    mf_slots_clear_starved(&f->slots, slot->class_id);
-    return mf_hub_post(f->hub, &slot->peer, MF_MESSAGE_DRAIN, "{}");
+    if (r == 0)
+        r = mf_peer_set_available(f, slot, false);
+    return r < 0 ? r : mf_hub_post(f->hub, &slot->peer, MF_MESSAGE_DRAIN, "{}");
 }
 
 int mf_farm_revive(struct mf_farm *f, int64_t kernel, const struct mf_device_class *class)

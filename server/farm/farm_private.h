@@ -449,6 +449,9 @@ int mf_message_apply(struct mf_farm *f, const struct mf_mail *mail);
 int mf_peer_handle(struct mf_farm *f, const struct mf_mail *mail);
 int mf_peer_refuse(struct mf_farm *f, const struct mf_peer *peer, const char *code, int64_t sequence,
                    const char *format, ...) __attribute__((format(printf, 5, 6)));
+/* Call when a worker starts or stops being available (mf_slot_is_available). Waiting tasks without a class
+ * get the class of the available worker. Unpins the tasks that the worker can no longer complete. */
+int mf_peer_set_available(struct mf_farm *f, const struct mf_slot *slot, bool available);
 int mf_peer_remove(struct mf_farm *f, struct mf_slot *slot, const char *state, const char *why);
 /* Removes workers that were silent for the duration of a lease, and writes the rows of changed workers. */
 int mf_peers_flush(struct mf_farm *f);

@@ -286,15 +286,11 @@ static int admit(struct mf_farm *f, const struct mf_mail *mail, const struct hel
         r = mf_trust_judge_model(f, slot);
     if (r == 0)
         r = send_welcome(f, slot, h->running);
-    if (r == 0 && !slot->quarantined)
-        r = mf_store_tasks_assign_class(f->store, class_id);
-    if (r > 0)
-        r = mf_promote_skip_for_class(f, class_id);
-    mf_slots_clear_starved(&f->slots, class_id);
-    f->wake_waiting = true;
+    if (r == 0)
+        r = mf_peer_set_available(f, slot, mf_slot_is_available(slot));
     if (mf_log_limit(&f->log_limits.link, LOG_LINKS, f->now_ms))
         log_info("worker %s connected: class %s, model %s", h->worker, h->class_text, h->model);
-    return r < 0 ? r : 0;
+    return r;
 }
 
 /* Stores the class and model of a HELLO. Returns 1 if the class or model was refused; the caller then rolls
@@ -513,25 +509,35 @@ int mf_peer_handle(struct mf_farm *f, const struct mf_mail *mail)
     return messages[mail->type].handle(f, slot, mail);
 }
 
+int mf_peer_set_available(struct mf_farm *f, const struct mf_slot *slot, bool available)
+{
+    int r = available ? mf_store_tasks_unpin_lacking(f->store, slot->id)
+                      : mf_store_tasks_unpin(f->store, slot->id);
+    if (r == 0 && available)
+        r = mf_store_tasks_assign_class(f->store, slot->class_id);
+    if (r > 0)
+        r = mf_promote_skip_for_class(f, slot->class_id);
+    /* A worker may take units that avoid it once no other worker is available */
+    mf_slots_clear_starved(&f->slots, slot->class_id);
+    f->wake_waiting = true;
+    return r;
+}
+
 int mf_peer_remove(struct mf_farm *f, struct mf_slot *slot, const char *state, const char *why)
 {
-    int64_t class_id = slot->class_id;
     int r = mf_leases_release_worker(f, slot, true, why);
     slot->unit = 0;
     slot->step[0] = 0;
     if (r == 0)
         r = mf_store_worker_save(f->store, slot, state, f->wall_ms);
     if (r == 0)
-        r = mf_store_tasks_unpin(f->store, slot->id);
+        r = mf_peer_set_available(f, slot, false);
     if (r == 0)
         r = mf_event_worker(f, slot, state);
     if (r < 0) /* the slot may still have leases */
         return r;
     mf_slots_remove(&f->slots, slot);
-    /* Units that avoid other workers were kept for this worker. Now the avoided workers may run them */
-    mf_slots_clear_starved(&f->slots, class_id);
-    f->wake_waiting = true;
-    return r;
+    return 0;
 }
 
 int mf_peers_flush(struct mf_farm *f)

@@ -38,10 +38,9 @@ static int quarantine(struct mf_farm *f, int64_t worker, const char *name, const
     if (!slot)
         return 0;
     slot->quarantined = *reason != '\0';
-    slot->starved = false;
     r = slot->quarantined ? mf_leases_release_worker(f, slot, true, "its worker was quarantined") : 0;
-    mf_slots_clear_starved(&f->slots, slot->class_id);
-    f->wake_waiting = true;
+    if (r == 0)
+        r = mf_peer_set_available(f, slot, mf_slot_is_available(slot));
     return r < 0 ? r : mf_event_worker(f, slot, mf_slot_state(slot));
 }
 

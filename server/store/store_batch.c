@@ -287,6 +287,15 @@ int mf_store_tasks_unpin(struct mf_store *s, int64_t worker)
     return mf_sql_write(s, "UPDATE task SET worker = NULL WHERE worker = ?", "i", worker);
 }
 
+int mf_store_tasks_unpin_lacking(struct mf_store *s, int64_t worker)
+{
+    return mf_sql_write(s,
+                        "UPDATE task SET worker = NULL WHERE worker = ?1 AND EXISTS (SELECT 1 FROM"
+                        " batch_family b WHERE b.batch = task.batch AND b.class = task.class AND NOT EXISTS"
+                        " (SELECT 1 FROM worker_family o WHERE o.worker = ?1 AND o.family = b.family))",
+                        "i", worker);
+}
+
 int mf_store_tasks_assign_class(struct mf_store *s, int64_t class)
 {
     return mf_sql_run(s, "UPDATE task SET class = ? WHERE state = 'waiting' AND class IS NULL", "i", class);

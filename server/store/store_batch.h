@@ -87,7 +87,10 @@ int mf_store_task_set_counts(struct mf_store *s, int64_t task, int64_t n_steps, 
 int mf_store_task_set_model(struct mf_store *s, int64_t task, int64_t model);
 /* Pins the task to the worker unless it is pinned already. */
 int mf_store_task_set_worker(struct mf_store *s, int64_t task, int64_t worker);
+/* Unpins all tasks of the worker. */
 int mf_store_tasks_unpin(struct mf_store *s, int64_t worker);
+/* Unpins the tasks of the worker whose batch tunes a family that the worker does not offer. */
+int mf_store_tasks_unpin_lacking(struct mf_store *s, int64_t worker);
 /* Sets the class of waiting tasks without a class. Returns the number of these tasks. */
 int mf_store_tasks_assign_class(struct mf_store *s, int64_t class);
 

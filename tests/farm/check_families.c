@@ -231,6 +231,25 @@ MF_TEST(grouped_shapes_need_all_families)
     stop();
 }
 
+/* A worker reconnects without a family of its grouped shape. Another worker completes the shape. */
+MF_TEST(grouped_shape_leaves_a_worker_without_its_families)
+{
+    start();
+    for (int i = 0; i < N_WORKERS; i++) {
+        join(i, "{\"fake\":\"r1\",\"torch\":\"t9\"}");
+        ck_assert_int_eq(fake_worker_greet(&workers[i], "[]", LIMIT_MS), 0);
+    }
+    ck_assert_int_eq(fake_worker_ready(&workers[0]), 0);
+    submit_with("&shape_grouped=1");
+    work_until(0, &units[0].probe, 1);
+    workers[0].families = "{\"fake\":\"r1\"}";
+    greet(0);
+    ck_assert_int_eq(fake_worker_ready(&workers[1]), 0);
+    finish(NULL);
+    check_all_rows();
+    stop();
+}
+
 /* Each worker has a family that the other one lacks, so no pipeline may mix these two. */
 MF_TEST(pipelines_use_families_of_one_worker)
 {
