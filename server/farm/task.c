@@ -33,7 +33,7 @@
 #include "server/choose/plan.h"
 #include "server/farm/promote.h"
 #include "server/farm/regret.h"
-#include "server/farm/step_policy.h"
+#include "server/farm/step_selection.h"
 #include "server/store/store_family.h"
 
 #include <assert.h>
@@ -324,146 +324,6 @@ int mf_tasks_wake(struct mf_farm *f)
 
 /* ---- enumerating ─► probing ---- */
 
-/* A step that is not measured, because its kernel is quarantined, the batch's options exclude it, or the
- * device model of the task lacks its family. */
-struct excluded_step {
-    struct mf_step_row step;
-    const char *rule;
-    char reason[MF_REASON_MAX];
-};
-
-struct step_selection {
-    struct mf_farm *f;
-    struct mf_task *g;
-    const struct mf_ids *families; /* of the batch */
-    int64_t judged_family;         /* family for which other_model holds; 0: none */
-    bool other_model;              /* no worker of the task's device model offers it */
-    struct mf_step_row *steps;
-    struct excluded_step *excluded; /* written as rejections after the query */
-    size_t n, cap, n_excluded, cap_excluded;
-    /* per consumer: number of selected steps that it dispatches; why it dispatches one of the others not */
-    size_t n_of[MF_CONSUMER_N_];
-    char why_not[MF_CONSUMER_N_][MF_CONSUMER_WHY_MAX];
-};
-
-/* Applies the batch's fuse_saves, split_k and layout options. Returns 1 and the reason if they exclude the
- * step, 0 if not, or an error of the store. */
-static int violates_policy(const struct step_selection *o, const struct mf_step_row *row,
-                           char reason[MF_REASON_MAX])
-{
-    const struct mf_batch *b = o->g->batch;
-    struct mf_step_row unused;
-    double saved = 0;
-    char ops[MF_OPS_TEXT_MAX];
-    bool fuses = b->options.fuse_saves > 0 && __builtin_popcount(row->covers) >= 2;
-    int64_t ksplit = 0;
-    if (!fuses && b->options.split_k && !*b->options.layout)
-        return 0;
-    _cleanup_(mf_freep) char *body = NULL;
-    int r = mf_store_step_get(o->f->store, row->id, &unused, &body);
-    if (r < 0)
-        return r;
-    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(body, strlen(body), 1u << 16);
-    if (mf_step_policy_other_layout(b, json, reason))
-        return 1;
-    (void)mf_json_i64(json, "ksplit", 0, INT32_MAX, &ksplit);
-    if (!b->options.split_k && ksplit > 0) {
-        mf_format(reason, MF_REASON_MAX,
-                  "split-K (ksplit %" PRId64 ") is disabled for batch %" PRId64 " (split_k)", ksplit, b->id);
-        return 1;
-    }
-    (void)mf_json_double(json, "saved", &saved);
-    mf_ops_print(row->covers, ops);
-    mf_format(reason, MF_REASON_MAX,
-              "fusing %s saves %.0f bytes of memory traffic per call; batch %" PRId64
-              " requires %.0f (fuse_saves)",
-              ops, saved, b->id, b->options.fuse_saves);
-    return fuses && saved < b->options.fuse_saves;
-}
-
-/* Returns 1 if no worker of the task's device model offers the step's family, otherwise 0. */
-static int is_of_other_model(struct step_selection *o, const struct mf_step_row *row,
-                             char reason[MF_REASON_MAX])
-{
-    if (!o->g->model)
-        return 0;
-    if (row->offered_by != o->judged_family) {
-        int r = mf_store_model_offers(o->f->store, o->g->model, row->offered_by);
-        if (r < 0)
-            return r;
-        o->judged_family = row->offered_by;
-        o->other_model = r == 0;
-    }
-    mf_format(reason, MF_REASON_MAX,
-              "workers of the device model on which the task is measured do not offer family %s; times of two"
-              " models are never compared",
-              row->family);
-    return o->other_model;
-}
-
-/* Returns the step's group for mf_plan_cut. Steps come ordered by family, so most have the previous one's. */
-static int64_t group_of(const struct step_selection *o, int64_t family)
-{
-    const struct mf_step_row *last = o->n > 0 ? &o->steps[o->n - 1] : NULL;
-    return last && last->offered_by == family
-               ? last->group
-               : mf_families_group(o->f, o->g->class_id, o->g->model, o->families, family);
-}
-
-/* Counts the step for each consumer that dispatches it. Returns true, and a reason, if none does. */
-static bool is_without_consumer(struct step_selection *o, const struct mf_step_row *row,
-                                char reason[MF_REASON_MAX])
-{
-    const struct mf_consumer_step step = {row->family, row->name, row->covers, row->aiter, row->foreign};
-    bool found = false;
-    for (enum mf_consumer c = 0; c < MF_CONSUMER_N_; c++) {
-        if (!(mf_task_live_consumers(o->g) & MF_CONSUMER_BIT(c)))
-            continue;
-        bool takes = mf_consumer_takes_step(c, &step, o->why_not[c]);
-        o->n_of[c] += takes;
-        found |= takes;
-        if (!takes)
-            mf_format(reason, MF_REASON_MAX, "%s", o->why_not[c]);
-    }
-    return !found;
-}
-
-static int select_step(void *context, const struct mf_step_row *row, const char *quarantined)
-{
-    struct step_selection *o = context;
-    const char *rule = NULL;
-    int r = mf_array_grow(&o->steps, o->n, &o->cap, sizeof(*o->steps));
-    if (r == 0)
-        r = mf_array_grow(&o->excluded, o->n_excluded, &o->cap_excluded, sizeof(*o->excluded));
-    if (r < 0)
-        return r;
-    struct excluded_step *b = &o->excluded[o->n_excluded];
-    char *reason = b->reason;
-    if (quarantined) {
-        mf_format(reason, MF_REASON_MAX, "quarantined: %s", quarantined);
-        rule = "quarantine";
-    } else if ((r = is_of_other_model(o, row, reason)) != 0) {
-        rule = "model";
-    } else if (mf_step_policy_no_fuse(o->g->batch, row->covers, reason)) {
-        rule = "no_fuse";
-    } else {
-        r = violates_policy(o, row, reason);
-        rule = r > 0 ? "policy" : is_without_consumer(o, row, reason) ? "consumer" : NULL;
-    }
-    if (r < 0)
-        return r;
-    if (rule) {
-        b->step = *row;
-        b->rule = rule;
-        o->n_excluded++;
-    } else {
-        o->steps[o->n] = *row;
-        o->steps[o->n].group = group_of(o, row->offered_by);
-        o->n++;
-    }
-    return 0;
-}
-
 static int add_probe_unit(struct mf_farm *f, struct mf_task *g, const struct mf_step_row *steps, size_t n)
 {
     struct mf_buf body;
@@ -478,7 +338,7 @@ static int add_probe_unit(struct mf_farm *f, struct mf_task *g, const struct mf_
     return r;
 }
 
-static int add_probe_units(struct mf_farm *f, struct mf_task *g, struct step_selection *o)
+static int add_probe_units(struct mf_farm *f, struct mf_task *g, struct mf_step_selection *selected)
 {
     struct mf_plan_options options = {.target_s = f->options.unit_s};
     int64_t oldest = INT64_MAX;
@@ -489,12 +349,12 @@ static int add_probe_units(struct mf_farm *f, struct mf_task *g, struct step_sel
         options.ceilings = slot->ceilings;
         oldest = slot->id;
     }
-    _cleanup_(mf_freep) size_t *ends = calloc(o->n + 1, sizeof(*ends));
+    _cleanup_(mf_freep) size_t *ends = calloc(selected->n + 1, sizeof(*ends));
     if (!ends)
         return -ENOMEM;
-    size_t n_units = mf_plan_cut(o->steps, o->n, &options, ends), first = 0;
+    size_t n_units = mf_plan_cut(selected->steps, selected->n, &options, ends), first = 0;
     for (size_t i = 0; i < n_units; first = ends[i++]) {
-        int r = add_probe_unit(f, g, o->steps + first, ends[i] - first);
+        int r = add_probe_unit(f, g, selected->steps + first, ends[i] - first);
         if (r < 0)
             return r;
     }
@@ -523,57 +383,49 @@ static int check_shape(struct mf_farm *f, struct mf_task *g)
 }
 
 /* The consumers that dispatch none of the selected steps lose the task. */
-static int check_consumers(struct mf_farm *f, struct mf_task *g, const struct step_selection *o)
+static int check_consumers(struct mf_farm *f, struct mf_task *g, const struct mf_step_selection *selected)
 {
     int r = 0;
     for (enum mf_consumer c = 0; r == 0 && c < MF_CONSUMER_N_; c++) {
         char reason[MF_REASON_MAX];
-        if (!(mf_task_live_consumers(g) & MF_CONSUMER_BIT(c)) || o->n_of[c] > 0)
+        if (!(mf_task_live_consumers(g) & MF_CONSUMER_BIT(c)) || selected->n_of[c] > 0)
             continue;
         mf_format(reason, sizeof(reason), "no candidate step%s%s; see the task's rejections",
-                  *o->why_not[c] ? ": " : "", o->why_not[c]);
+                  *selected->why_not[c] ? ": " : "", selected->why_not[c]);
         r = mf_task_lose(f, g, c, reason);
     }
     return r;
 }
 
-static int begin_probing(struct mf_farm *f, struct mf_task *g, struct step_selection *o)
+static int begin_probing(struct mf_farm *f, struct mf_task *g, struct mf_step_selection *selected)
 {
     if (g->batch->options.search == MF_SEARCH_ENUMERATE)
         return end_with_steps(f, g);
     int r = enter(f, g, MF_TASK_PROBING, "");
-    return r < 0 ? r : add_probe_units(f, g, o);
+    return r < 0 ? r : add_probe_units(f, g, selected);
 }
 
 static int probe(struct mf_farm *f, struct mf_task *g)
 {
-    struct step_selection o = {.f = f, .g = g};
+    struct mf_step_selection selected = {.n = 0};
     assert(g->state == MF_TASK_ENUMERATING);
     int r = check_shape(f, g);
     if (r < 0 || g->state == MF_TASK_FAILED)
         return r;
-    r = mf_families_of_batch(f, g->batch, g->class_id, &o.families);
-    if (r == 0)
-        r = mf_families_choose_model(f, g);
+    r = mf_families_choose_model(f, g);
     if (r == 0)
         r = mf_store_rejections_add_refused(f->store, g->enumeration, g->batch->id, g->class_id);
     if (r == 0)
-        r = mf_store_steps_each(f->store, g->id, g->class_id, g->batch->created_ms, select_step, &o);
-    for (size_t i = 0; r == 0 && i < o.n_excluded; i++) {
-        const struct excluded_step *b = &o.excluded[i];
-        r = mf_store_rejection_add(f->store, g->enumeration, g->batch->id, b->step.family, b->step.name,
-                                   b->rule, b->reason);
-    }
-    g->n_steps = (int64_t)o.n;
+        r = mf_steps_select(f, g, &selected);
+    g->n_steps = (int64_t)selected.n;
     g->n_measured = 0;
     if (r == 0)
         r = mf_store_task_set_counts(f->store, g->id, g->n_steps, 0);
     if (r == 0)
-        r = check_consumers(f, g, &o);
+        r = check_consumers(f, g, &selected);
     if (r == 0 && g->state != MF_TASK_FAILED)
-        r = begin_probing(f, g, &o);
-    free(o.steps);
-    free(o.excluded);
+        r = begin_probing(f, g, &selected);
+    free(selected.steps);
     return r;
 }
 
