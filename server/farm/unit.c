@@ -16,19 +16,14 @@
 #include "common/base/text.h"
 #include "common/moe/timeouts.h"
 #include "server/farm/promote.h"
-#include "server/store/store_family.h"
+#include "server/farm/unit_message.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define UNIT_TEXT_MAX (8u << 20)
-/* Maximum number of upcoming shapes in a UNIT message, for compiling in advance. A layer model has about as
- * many token counts. */
-#define NEXT_SHAPES 8
 /* Maximum attempts of a unit that workers report they cannot run. For interrupted units the maximum is
  * options.attempts. */
 #define FAILURES_MAX 3
@@ -55,8 +50,7 @@ MF_DEFINE_CLEANUP(struct mf_lease *, mf_lease_free);
  * gets the same share as the other batches from then on, and an idle batch accumulates no claim. A worker
  * that stays on its shape may lease units out of order; these units are charged to their batch as well. */
 
-/* Finds the largest start tag of the batch's units on the class. batch 0: of all units granted on the class.
- */
+/* Finds the largest start tag of the batch's units on the class. batch 0: of all granted units. */
 static int last_start_tag(struct mf_farm *f, int64_t batch, int64_t class, int64_t *ret)
 {
     uintptr_t known = (uintptr_t)mf_map_get(&f->start_tags, START_TAG_KEY(batch, class));
@@ -93,12 +87,6 @@ static int record_granted_tag(struct mf_farm *f, const struct mf_unit_row *row)
     return r < 0 ? r : set_start_tag(f, 0, row->class, MF_MAX(now, row->start_tag));
 }
 
-/* True for units that race whole pipelines on one device. */
-static bool is_race(enum mf_unit_kind kind)
-{
-    return kind == MF_UNIT_RACE || kind == MF_UNIT_COMPARE;
-}
-
 /* ---- (none) ─► ready ---- */
 
 static int add_unit(struct mf_farm *f, struct mf_task *g, enum mf_unit_kind kind, const char *body,
@@ -106,7 +94,7 @@ static int add_unit(struct mf_farm *f, struct mf_task *g, enum mf_unit_kind kind
 {
     /* Order within a priority: races first, because they end tasks; then enumerations, because they show how
      * much work there is; then retries, because tasks wait for them; then probes */
-    int urgency = is_race(kind) ? 3 : kind == MF_UNIT_ENUMERATE ? 2 : avoid_worker ? 1 : 0;
+    int urgency = mf_unit_is_race(kind) ? 3 : kind == MF_UNIT_ENUMERATE ? 2 : avoid_worker ? 1 : 0;
     struct mf_unit_row row = {.task = g->id,
                               .class = g->class_id,
                               .kind = kind,
@@ -136,7 +124,7 @@ int mf_unit_add_steps(struct mf_farm *f, struct mf_task *g, const struct mf_best
 {
     struct mf_buf body;
     char covers[MF_OPS_TEXT_MAX];
-    mf_buf_init(&body, UNIT_TEXT_MAX);
+    mf_buf_init(&body, MF_UNIT_TEXT_MAX);
     (void)mf_buf_adds(&body, "{\"steps\":[");
     for (size_t i = 0; i < steps->n; i++)
         (void)mf_buf_addf(&body, "%s%" PRId64, i ? "," : "", steps->ids[i]);
@@ -184,7 +172,7 @@ static void read_best_times(const cJSON *body, int64_t worker, struct mf_best_ti
 static int lease_new(struct mf_farm *f, const struct mf_unit_row *row, struct mf_lease **ret)
 {
     _cleanup_(mf_lease_freep) struct mf_lease *l = calloc(1, sizeof(*l));
-    _cleanup_(cJSON_Deletep) cJSON *body = mf_json_parse(row->body, strlen(row->body), UNIT_TEXT_MAX);
+    _cleanup_(cJSON_Deletep) cJSON *body = mf_json_parse(row->body, strlen(row->body), MF_UNIT_TEXT_MAX);
     if (!l || !body)
         return -ENOMEM;
     *l = (struct mf_lease){.unit = row->id,
@@ -197,7 +185,7 @@ static int lease_new(struct mf_farm *f, const struct mf_unit_row *row, struct mf
     int r = mf_task_get(f, row->task, &l->task);
     if (r == 0 && row->kind == MF_UNIT_PROBE)
         r = read_ids(body, "steps", SIZE_MAX, l);
-    if (r == 0 && is_race(row->kind))
+    if (r == 0 && mf_unit_is_race(row->kind))
         r = read_ids(body, "pipelines", MF_FINALISTS_MAX, l);
     if (r < 0)
         return r;
@@ -218,229 +206,6 @@ static int lease_new(struct mf_farm *f, const struct mf_unit_row *row, struct mf
     read_best_times(body, l->worker, &l->best);
     *ret = MF_TAKE(l);
     return 0;
-}
-
-/* Adds the work of a step, for the routing of the unit. */
-static void add_work(const struct mf_lease *l, mf_ops covers, struct mf_work *to)
-{
-    struct mf_routing of_unit;
-    const struct mf_routing *routing = &l->task->batch->options.routing;
-    if (l->routing && mf_routing_parse(l->routing, &of_unit) == 0)
-        routing = &of_unit;
-    mf_work_add(to, &l->task->shape, routing, covers);
-}
-
-/* Appends the step's object with the farm's id, and adds its work to the item. */
-static int add_step(struct mf_farm *f, const struct mf_lease *l, struct mf_lease_item *item, int64_t step,
-                    struct mf_buf *out)
-{
-    struct mf_step_row row;
-    _cleanup_(mf_freep) char *body = NULL;
-    int r = mf_store_step_get(f->store, step, &row, out ? &body : NULL);
-    if (r < 0)
-        return r;
-    item->kernel = row.kernel;
-    item->covers = row.covers;
-    item->foreign = row.foreign;
-    add_work(l, row.covers, &item->work);
-    if (!out)
-        return 0;
-    (void)mf_buf_addf(out, "{\"id\":%" PRId64 ",", step);
-    /* mf_step_print wrote the body, so it starts with '{' and has members */
-    return mf_buf_adds(out, body + 1);
-}
-
-/* Returns 1 if no worker may run the step: its kernel is quarantined, or another unit retries it. Then
- * decides the step, or holds it back in another unit. Returns 0 if the step may run. */
-static int leave_out(struct mf_farm *f, const struct mf_lease *l, const struct mf_lease_item *item)
-{
-    struct mf_task *g = l->task;
-    _cleanup_(mf_freep) char *reason = NULL;
-    int r = mf_store_quarantine_reason(f->store, item->kernel, g->class_id, &reason);
-    if (r > 0) {
-        r = mf_suspect_decide(f, g,
-                              &(struct mf_suspect_step){.unit = l->unit,
-                                                        .attempt = l->attempt,
-                                                        .step = item->id,
-                                                        .worker = l->worker,
-                                                        .covers = item->covers,
-                                                        .reason = reason});
-        return r < 0 ? r : 1;
-    }
-    if (r < 0 || !mf_suspect_bars(f, item->kernel, g->class_id, l->unit))
-        return r;
-    r = mf_store_unit_drop_step(f->store, l->unit, item->id);
-    if (r == 0)
-        r = mf_suspect_hold(f, g, &l->best, item->id, item->kernel);
-    return r < 0 ? r : 1;
-}
-
-/* Appends the undecided steps. Removes steps with a deciding result from the lease, and steps that no worker
- * may run. */
-static int add_steps(struct mf_farm *f, struct mf_lease *l, struct mf_buf *out)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < l->n; i++) {
-        struct mf_lease_item item = {.id = l->items[i].id};
-        enum mf_status status;
-        double us;
-        int r =
-            l->attempt > 1 ? mf_store_step_decided(f->store, l->task->id, l->unit, item.id, &status, &us) : 0;
-        if (r < 0)
-            return r;
-        bool decided = r > 0;
-        size_t before = out->len;
-        if (!decided && n > 0)
-            (void)mf_buf_adds(out, ",");
-        r = add_step(f, l, &item, item.id, decided ? NULL : out);
-        if (r == 0 && !decided)
-            r = leave_out(f, l, &item);
-        if (r < 0)
-            return r;
-        if (r > 0)
-            mf_buf_truncate(out, before);
-        else if (!decided)
-            l->items[n++] = item;
-        else if (status == MF_STATUS_OK)
-            mf_best_times_add(&l->best, mf_lease_item_rivals(&item), l->worker, us);
-    }
-    l->n = l->n_left = n;
-    return 0;
-}
-
-/* Appends the pipeline of a race and fills in the item. layouts: the layouts that race; NULL: all pipelines
- * are in one group. */
-static int add_pipeline(struct mf_farm *f, const struct mf_lease *l, struct mf_lease_item *item,
-                        const cJSON *layouts, struct mf_buf *out)
-{
-    struct mf_pipeline p;
-    const cJSON *id, *layout;
-    bool first = true;
-    int k = 0, r = mf_store_pipeline_get(f->store, item->id, &p);
-    if (r < 0)
-        return r;
-    item->forecast_us = p.forecast_us;
-    cJSON_ArrayForEach (layout, layouts) {
-        if (cJSON_IsString(layout) && strcmp(layout->valuestring, p.layout) == 0)
-            item->group = k;
-        k++;
-    }
-    _cleanup_(cJSON_Deletep) cJSON *steps = mf_json_parse(p.steps, strlen(p.steps), 1u << 16);
-    if (out) {
-        (void)mf_buf_addf(out, "{\"id\":%" PRId64 ",\"forecast_us\":", item->id);
-        mf_json_put_number(out, p.forecast_us);
-        (void)mf_buf_addc(out, ',');
-    }
-    if (out && layouts)
-        (void)mf_buf_addf(out, "\"group\":%d,", item->group);
-    if (out)
-        (void)mf_buf_adds(out, "\"steps\":[");
-    mf_pipeline_release(&p);
-    cJSON_ArrayForEach (id, steps) {
-        if (out && !first)
-            (void)mf_buf_adds(out, ",");
-        r = add_step(f, l, item, (int64_t)id->valuedouble, out);
-        if (r < 0)
-            return r;
-        first = false;
-    }
-    return out ? mf_buf_adds(out, "]}") : 0;
-}
-
-static bool contains(const mf_ops *ops, int n, mf_ops wanted)
-{
-    int i = 0;
-    while (i < n && ops[i] != wanted)
-        i++;
-    return i < n;
-}
-
-/* Appends the best times, which a worker uses to drop slow steps early. On simulated devices these are only
- * the times of this unit, so that the results do not depend on the speed of other workers, and a repeated
- * batch gives the same table. */
-static void add_best_times(const struct mf_lease *l, struct mf_buf *out)
-{
-    const struct mf_best_times *b = l->slot->simulated ? &l->best : &l->task->best;
-    char covers[MF_OPS_TEXT_MAX];
-    mf_ops done[MF_BEST_MAX];
-    int n_done = 0;
-    (void)mf_buf_adds(out, ",\"best_us\":{");
-    for (int i = 0; i < b->n; i++) {
-        mf_ops ops = b->entries[i].covers;
-        double us = mf_best_times_find(b, ops, l->worker);
-        if (!isfinite(us) || contains(done, n_done, ops))
-            continue;
-        mf_ops_print(ops, covers);
-        (void)mf_buf_addf(out, "%s\"%s\":", n_done ? "," : "", covers);
-        mf_json_put_number(out, us);
-        done[n_done++] = ops;
-    }
-    (void)mf_buf_adds(out, "}");
-}
-
-static int add_race(struct mf_farm *f, struct mf_lease *l, const char *body, struct mf_buf *out)
-{
-    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(body, strlen(body), UNIT_TEXT_MAX);
-    int r = json ? 0 : -ENOMEM;
-    if (out)
-        (void)mf_buf_adds(out, ",\"pipelines\":[");
-    for (size_t i = 0; r == 0 && i < l->n; i++) {
-        if (out && i > 0)
-            (void)mf_buf_adds(out, ",");
-        r = add_pipeline(f, l, &l->items[i], mf_json_array(json, "layouts"), out);
-    }
-    if (r < 0 || !out)
-        return r;
-    _cleanup_(mf_freep) char *plan = mf_json_print(mf_json_object(json, "plan"));
-    return plan ? mf_buf_addf(out, "],\"plan\":%s", plan) : -ENOMEM;
-}
-
-static int add_row(void *context, const char *row)
-{
-    struct mf_buf *out = context;
-    return mf_buf_addf(out, "%s\"%s\"", out->data[out->len - 1] == '[' ? "" : ",", row);
-}
-
-/* Appends the shapes that the workers of the class will enumerate next. */
-static int add_next(struct mf_farm *f, const struct mf_lease *l, struct mf_buf *out)
-{
-    int r = mf_buf_adds(out, ",\"next\":[");
-    if (r == 0)
-        r = mf_store_next_shapes(f->store, l->task->class_id, NEXT_SHAPES, add_row, out);
-    return r < 0 ? r : mf_buf_adds(out, "]");
-}
-
-/* Builds the UNIT message without its closing brace. out NULL: only fills in the lease (after a restart of
- * the coordinator). */
-static int build_message(struct mf_farm *f, struct mf_lease *l, const char *body, struct mf_buf *out)
-{
-    int r = 0;
-    _cleanup_(mf_freep) char *other =
-        out && l->routing ? mf_batch_unit_options(l->task->batch, l->routing) : NULL;
-    if (out && l->routing && !other)
-        return -ENOMEM;
-    if (out)
-        (void)mf_buf_addf(out,
-                          "{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 ",\"epoch\":%" PRId64
-                          ",\"kind\":\"%s\",\"shape\":\"%s\",\"options\":%s,\"families\":",
-                          l->unit, l->attempt, l->epoch, mf_unit_kind_name(l->kind), l->task->row,
-                          other ? other : l->task->batch->unit_options);
-    if (out)
-        r = mf_store_family_set_print(f->store, l->families, out);
-    if (r < 0)
-        return r;
-    if (l->kind == MF_UNIT_PROBE) {
-        if (out)
-            (void)mf_buf_adds(out, ",\"steps\":[");
-        r = add_steps(f, l, out);
-        if (out) {
-            (void)mf_buf_adds(out, "]");
-            add_best_times(l, out);
-        }
-    } else if (is_race(l->kind)) {
-        r = add_race(f, l, body, out);
-    }
-    return r;
 }
 
 /* ---- ready ─► leased ---- */
@@ -521,7 +286,7 @@ static int grant(struct mf_farm *f, struct mf_slot *slot, const struct mf_unit_r
     if (r < 0)
         return r;
     bool is_new_shape = slot->last_task != row->task;
-    mf_buf_init(&text, UNIT_TEXT_MAX);
+    mf_buf_init(&text, MF_UNIT_TEXT_MAX);
     mf_lease_assign(l, slot);
     r = mf_map_put(&f->leases, (uint64_t)l->unit, l);
     if (r == 0)
@@ -532,12 +297,12 @@ static int grant(struct mf_farm *f, struct mf_slot *slot, const struct mf_unit_r
         r = pin_task(f, l, slot);
     mf_fault_at(MF_FAULT_UNIT_LEASED);
     if (r == 0)
-        r = build_message(f, l, row->body, &text);
+        r = mf_unit_message_add(f, l, row->body, &text);
     if (r == 0)
         r = mf_store_grant_add(f->store, row);
     limit_lease(f, l);
     if (r == 0 && is_new_shape && slot->compiles)
-        r = add_next(f, l, &text);
+        r = mf_unit_message_add_next(f, l, &text);
     if (r == 0)
         r = mf_buf_adds(&text, "}");
     if (r == 0 && l->kind != MF_UNIT_ENUMERATE && l->n == 0) {
@@ -721,8 +486,8 @@ int mf_lease_hold(struct mf_farm *f, int64_t unit, struct mf_lease **ret)
     _cleanup_(mf_freep) char *body = row.body;
     if (r == 0)
         r = lease_new(f, &row, &l);
-    for (size_t i = 0; r == 0 && i < l->n; i++)
-        r = add_step(f, l, &l->items[i], l->items[i].id, NULL);
+    if (r == 0)
+        r = mf_lease_load_items(f, l, body);
     if (r == 0)
         r = mf_map_put(&f->leases, (uint64_t)unit, l);
     if (r < 0) {
@@ -814,10 +579,8 @@ static int reload_lease(struct mf_farm *f, int64_t unit)
         r = lease_new(f, &row, &l);
     if (r == 0)
         r = mf_map_put(&f->leases, (uint64_t)unit, l);
-    if (r == 0 && is_race(l->kind))
-        r = build_message(f, l, body, NULL);
-    for (size_t i = 0; r == 0 && l->kind == MF_UNIT_PROBE && i < l->n; i++)
-        r = add_step(f, l, &l->items[i], l->items[i].id, NULL);
+    if (r == 0)
+        r = mf_lease_load_items(f, l, body);
     if (r == 0)
         limit_lease(f, l);
     if (r == 0)
