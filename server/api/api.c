@@ -98,7 +98,7 @@ int mf_api_shapes(void *reader, struct mf_request *r)
                        &list, "shapes");
 }
 
-/* Answers with what a consumer has of a task. */
+/* Answers with what `read` finds about a task for the consumer of the query. */
 static int answer_consumer(void *reader, struct mf_request *r,
                            int (*read)(struct mf_store *s, int64_t id, const char *consumer, cJSON **ret))
 {

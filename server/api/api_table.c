@@ -46,7 +46,7 @@ static int read_layer_model(struct mf_request *r, struct mf_table_query *q)
     return 0;
 }
 
-static int read_options(struct mf_request *r, struct mf_table_query *q)
+int mf_table_query_options(struct mf_request *r, struct mf_table_query *q)
 {
     struct mf_export_options *o = &q->options;
     const char *batch = mf_request_query(r, "batch"), *consumer = mf_request_query(r, "consumer");
@@ -85,14 +85,9 @@ static int check_models(struct mf_store *s, const struct mf_export_options *o, s
         models);
 }
 
-int mf_table_query_options(struct mf_request *r, struct mf_table_query *ret)
-{
-    return read_options(r, ret);
-}
-
 int mf_table_query_read(struct mf_request *r, struct mf_store *s, struct mf_table_query *ret)
 {
-    int e = read_options(r, ret);
+    int e = mf_table_query_options(r, ret);
     return e < 0 ? e : check_models(s, &ret->options, &r->response);
 }
 

@@ -1,10 +1,10 @@
 /* Cuts a task's steps into probe units. Pure functions.
  *
  * A unit holds steps with the same block_m (steps without a block_m form their own units), of families that
- * the same workers offer, so that each of these workers can run the unit. All its steps
- * cover the same ops, unless several small sets of covered ops fit. A unit should take about target_s. With
- * shorter units, less work is lost if a worker dies; with longer units, workers create the shape's data less
- * often. The cut depends only on the steps, not on the worker. */
+ * the same workers offer, so that each of these workers can run the unit. All its steps cover the same ops,
+ * unless several small sets of covered ops fit. A unit should take about target_s. With shorter units, less
+ * work is lost if a worker dies; with longer units, workers create the shape's data less often. The cut
+ * depends only on the steps, not on the worker. */
 #pragma once
 
 #include <stddef.h>

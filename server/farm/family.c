@@ -150,7 +150,7 @@ int64_t mf_families_group(const struct mf_farm *f, int64_t class_id, int64_t mod
     return family;
 }
 
-static bool contains(const struct mf_family_offer *o, int64_t family)
+bool mf_family_offer_contains(const struct mf_family_offer *o, int64_t family)
 {
     size_t i = 0;
     while (i < o->n && o->families[i] != family)
@@ -161,7 +161,7 @@ static bool contains(const struct mf_family_offer *o, int64_t family)
 static bool contains_all(const struct mf_family_offer *o, const struct mf_family_offer *other)
 {
     size_t i = 0;
-    while (i < other->n && contains(o, other->families[i]))
+    while (i < other->n && mf_family_offer_contains(o, other->families[i]))
         i++;
     return i == other->n;
 }
@@ -225,7 +225,7 @@ int mf_families_reject_others(struct mf_farm *f, const struct mf_task *g, const 
         r = print_offer(f, offer, names, sizeof(names));
     for (size_t i = 0; r == 0 && i < families->n; i++) {
         struct mf_family_row row;
-        if (contains(offer, families->all[i]))
+        if (mf_family_offer_contains(offer, families->all[i]))
             continue;
         r = mf_store_family_get(f->store, families->all[i], &row);
         if (r < 0)

@@ -296,13 +296,15 @@ int mf_families_choose_model(struct mf_farm *f, struct mf_task *g);
  * and model offer. */
 int64_t mf_families_group(const struct mf_farm *f, int64_t class_id, int64_t model,
                           const struct mf_ids *families, int64_t family);
-/* Lists the sets of the batch's families that available workers of the class and model offer together,
- * without those that another set contains. Returns their number; 0: no worker is connected. */
-#define MF_FAMILY_SETS_MAX 8
+/* Families of a batch that a worker offers together. */
 struct mf_family_offer {
     int64_t families[MF_SLOT_FAMILIES_MAX];
     size_t n;
 };
+bool mf_family_offer_contains(const struct mf_family_offer *o, int64_t family);
+/* Lists the offers of available workers of the class and model, without those that another offer contains.
+ * Returns their number; 0: no worker is connected. */
+#define MF_FAMILY_SETS_MAX 8
 size_t mf_families_offers(const struct mf_farm *f, int64_t class_id, int64_t model,
                           const struct mf_ids *families, struct mf_family_offer ret[MF_FAMILY_SETS_MAX]);
 /* Adds a rejection for each family of the batch that the offer lacks, because the task's pipelines use only

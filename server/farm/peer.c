@@ -129,12 +129,10 @@ static const char *read_hello(const cJSON *json, struct hello *h)
     h->running = mf_json_array(json, "running");
     if (!are_families(h->families))
         return "families: expected an object of at most 64 family names, each with its revision, a name of 1 "
-               "to 79 "
-               "letters, digits, '.', '_' and '-'";
+               "to 79 letters, digits, '.', '_' and '-'";
     if (!are_refused_families(h->refused_families))
         return "refused_families: expected an array of at most 64 objects, each with a family name as name "
-               "and a "
-               "text of at most 319 bytes as why";
+               "and a text of at most 319 bytes as why";
     if (!h->device || cJSON_GetArraySize(h->running) > 64)
         return "device and running: expected an object and an array of at most 64";
     return NULL;

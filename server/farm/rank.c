@@ -50,22 +50,15 @@ static bool may_dispatch(const struct measured *m, const struct mf_step *step, d
            (step->stage == MF_STAGE_MOVE || mf_consumer_takes_error(m->consumer, err, why));
 }
 
-static bool is_offered(const struct measured *m, int64_t family)
-{
-    size_t i = 0;
-    while (m->offer && i < m->offer->n && m->offer->families[i] != family)
-        i++;
-    return !m->offer || i < m->offer->n;
-}
-
 /* Collects the steps that passed all gates; only these can be in a pipeline. Eager times include the gaps
  * between launches, so they are not ranked with those of graphs. */
 static int take_measured(void *context, const struct mf_measured_row *row)
 {
     struct measured *m = context;
     const char *bad_field;
+    bool offered = !m->offer || mf_family_offer_contains(m->offer, row->family);
     m->counts[row->status]++;
-    if (row->status != MF_STATUS_OK || row->verified != 2 || !(row->us > 0) || !is_offered(m, row->family))
+    if (row->status != MF_STATUS_OK || row->verified != 2 || !(row->us > 0) || !offered)
         return 0;
     if (row->is_eager) {
         m->n_eager++;
@@ -281,8 +274,7 @@ static int finish_search(struct mf_farm *f, struct mf_task *g)
     return r < 0 || g->forecasts[k->consumer] ? r : fail_no_pipeline(f, g, &k->measured, &k->problem);
 }
 
-/* Finds the first consumer whose pipelines are still to be searched. Returns MF_CONSUMER_N_ if there is none.
- * */
+/* Returns the first consumer without a forecast, or MF_CONSUMER_N_ if all consumers have one. */
 static enum mf_consumer find_unranked(const struct mf_task *g)
 {
     enum mf_consumer c = 0;

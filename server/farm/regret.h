@@ -1,5 +1,5 @@
 /* Regret: the time that a config's pipeline loses under other routing profiles than the profile for which it
- * was chosen. After a consumer's config of a task is decided, its pipeline and a few rivals race again under
+ * was chosen. When a task's config for a consumer is decided, its pipeline and a few rivals race again under
  * each profile of the batch's list, on a device that already holds their weights. The races of all profiles
  * together take a quarter of a race's time. A regret race is a unit of kind `race` with a `routing` member;
  * its results are stored and decide nothing. The task is done when its last regret race has ended,

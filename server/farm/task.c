@@ -275,7 +275,8 @@ bool mf_tasks_are_waking(const struct mf_farm *f)
     return f->wake_waiting || f->wake_at < f->wake.n || f->wake_slot < f->slots.n;
 }
 
-/* The first available slot of a class, for which its waiting tasks are listed; NULL: none. */
+/* Returns the first available slot of the class, or NULL. The waiting tasks of a class are listed once, for
+ * this slot. */
 static const struct mf_slot *starter(const struct mf_farm *f, int64_t class_id)
 {
     for (size_t i = 0; i < f->slots.n; i++) {

@@ -33,7 +33,7 @@
 #define CHUNKS_PER_TURN 4            /* so that a fast peer does not keep the others waiting */
 #define HUB_SNDBUF      (16 << 10)   /* bytes that wait in the kernel are held too, so keep them few */
 #define CURVE_OVERHEAD  35           /* bytes by which CURVE lengthens a frame, rounded up */
-#define RETRY_MS        100          /* until the next attempt to accept after descriptors ran out */
+#define RETRY_MS        100          /* interval of tick(), and of accepting after descriptors ran out */
 #define CLOSE_MS        500          /* time for the last replies when the hub closes */
 #define PAUSE_MIN       (256u << 10) /* a connection that holds less is never paused */
 #define PAUSE_MS        5000         /* longest pause without a credit */
@@ -349,7 +349,7 @@ static void close_stuck(struct mf_front *f)
     }
 }
 
-/* Does what is due after some time. */
+/* Ends pauses and charges that have lasted too long; at most once per RETRY_MS. */
 static void tick(struct mf_front *f)
 {
     int64_t now_ms = mf_now_ms();

@@ -94,8 +94,6 @@ int mf_store_tasks_unpin_lacking(struct mf_store *s, int64_t worker);
 /* Sets the class of waiting tasks without a class. Returns the number of these tasks. */
 int mf_store_tasks_assign_class(struct mf_store *s, int64_t class);
 
-/* Lists the waiting tasks of the class, ordered by batch and layer model. Within a layer model the largest
- * token count comes first, because it takes longest. */
 /* Adds a batch that is submitted in slices: `submitting` until mf_store_batch_open. */
 int mf_store_batch_add_partial(struct mf_store *s, const struct mf_batch_row *row, int64_t *ret);
 int mf_store_batch_open(struct mf_store *s, int64_t batch);
@@ -103,7 +101,8 @@ int mf_store_batch_open(struct mf_store *s, int64_t batch);
 int mf_store_batches_remove_partial(struct mf_store *s);
 /* Lists the cancelled batches that have unfinished tasks. */
 int mf_store_batches_cancelling(struct mf_store *s, struct mf_ids *ret);
-/* Lists the waiting tasks of open batches in the order in which they start. */
+/* Lists the waiting tasks of the class in the order in which they start: by batch and layer model. Within a
+ * layer model the largest token count comes first, because it takes longest. */
 int mf_store_tasks_waiting(struct mf_store *s, int64_t class, struct mf_ids *ret);
 int mf_store_tasks_in_state(struct mf_store *s, enum mf_task_state state, struct mf_ids *ret);
 int mf_store_tasks_of_enumeration(struct mf_store *s, int64_t enumeration,
