@@ -634,18 +634,6 @@ MF_TEST(heartbeats_do_not_keep_a_lease)
 
 /* ---- sizes ---- */
 
-static int count_in_log(const struct fake_farm *f, const char *text)
-{
-    char path[320], line[4096];
-    int n = 0;
-    (void)snprintf(path, sizeof(path), "%s/log", f->process.folder);
-    _cleanup_(mf_fclosep) FILE *log = fopen(path, "re");
-    ck_assert_ptr_nonnull(log);
-    while (fgets(line, sizeof(line), log))
-        n += strstr(line, text) != NULL;
-    return n;
-}
-
 /* Sends a HELLO with these families and refused families, which must be refused. */
 static void expect_refused_hello(struct fake_worker *w, const char *families, const char *refused,
                                  const char *why)
@@ -681,7 +669,7 @@ MF_TEST(hello_is_bounded)
     fake_farm_join(&f, &w, "w");
     for (int i = 0; i < 400; i++)
         ck_assert_int_eq(fake_worker_greet(&w, "[]", FAKE_FARM_LIMIT_MS), 0);
-    ck_assert_int_le(count_in_log(&f, "worker w connected"), 100);
+    ck_assert_int_le(fake_farm_count_log(&f, "worker w connected"), 100);
     memset(text, 'f', sizeof(text) - 1);
     (void)snprintf(list, sizeof(list), "{\"%s\":\"r1\"}", text);
     expect_refused_hello(&w, list, "[]", "families: expected");

@@ -148,16 +148,21 @@ void fake_farm_expect_refusal(struct fake_worker *w, const char *text)
     ck_assert_msg(strstr(reason, text) != NULL, "refused with \"%s\", expected \"%s\"", reason, text);
 }
 
-void fake_farm_expect_log(const struct fake_farm *f, const char *text)
+int fake_farm_count_log(const struct fake_farm *f, const char *text)
 {
     char path[320], line[4096];
-    bool found = false;
+    int n = 0;
     (void)snprintf(path, sizeof(path), "%s/log", f->process.folder);
     _cleanup_(mf_fclosep) FILE *log = fopen(path, "re");
     ck_assert_ptr_nonnull(log);
-    while (!found && fgets(line, sizeof(line), log))
-        found = strstr(line, text) != NULL;
-    ck_assert_msg(found, "the log has no line with \"%s\"", text);
+    while (fgets(line, sizeof(line), log))
+        n += strstr(line, text) != NULL;
+    return n;
+}
+
+void fake_farm_expect_log(const struct fake_farm *f, const char *text)
+{
+    ck_assert_msg(fake_farm_count_log(f, text) > 0, "the log has no line with \"%s\"", text);
 }
 
 /* Returns the reason why the worker is quarantined, from the API; "": it is not. The caller frees it. */

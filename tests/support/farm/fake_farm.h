@@ -36,6 +36,8 @@ double fake_farm_metric(const struct fake_farm *f, const char *name);
 
 /* Waits for a REFUSE and checks that its reason contains the text. */
 void fake_farm_expect_refusal(struct fake_worker *w, const char *text);
+/* Returns the number of log lines with the text. */
+int fake_farm_count_log(const struct fake_farm *f, const char *text);
 void fake_farm_expect_log(const struct fake_farm *f, const char *text);
 /* Checks the reason of the worker's quarantine. text "": the worker is not quarantined. */
 void fake_farm_expect_quarantine(struct fake_farm *f, const char *name, const char *text);
