@@ -10,33 +10,13 @@
 #pragma once
 
 #include <stddef.h>
-#include <stdint.h>
+
+#include "worker/runner/python_callbacks.h"
 
 #define MOEFARM_RUNNER_API  1
 #define MOEFARM_RUNNER_FILE "libmoefarm-runner.so"
 #define MOEFARM_RUNNER_BOOT "python/moefarm/boot.py"
 #define MOEFARM_PUBLIC      __attribute__((visibility("default")))
-
-/* Calls of the families. Each returns 0, or a negative errno with the reason in why. A shape is an object
- * {shape: text, layer: {covers, needs, gives, flops, bytes}}; steps are printed by mf_step_print. Kernels and
- * arguments are numbers: a kernel's is chosen by `open`, that of a set of arguments by the caller of
- * `prepare`. */
-struct moefarm_runner_callbacks {
-    int (*open)(int64_t family, const char *shape, const char *step, int64_t *ret_kernel, char *why,
-                size_t why_cap);
-    /* Does the one-time work for a set of tensors: [{name, shape, dtype, pointer, writable}]. *ret_graph is
-     * the handle of a captured launch (hipGraph_t, CUgraph), which lives until `close`. It is 0 on a CPU, and
-     * for a launch that cannot be captured; why has the reason then. */
-    int (*prepare)(int64_t kernel, int64_t arguments, const char *tensors, uintptr_t stream,
-                   uintptr_t *ret_graph, char *why, size_t why_cap);
-    int (*launch)(int64_t kernel, int64_t arguments, uintptr_t stream, char *why, size_t why_cap);
-    /* Copies results to the outputs after a timed run, outside of the timed interval. */
-    int (*finish)(int64_t kernel, int64_t arguments, uintptr_t stream, char *why, size_t why_cap);
-    int (*release)(int64_t kernel, int64_t arguments, char *why, size_t why_cap);
-    int (*close)(int64_t kernel, char *why, size_t why_cap);
-    /* Compiles an array of steps; calls moefarm_runner_progress after each. */
-    int (*precompile)(int64_t family, const char *shape, const char *steps, char *why, size_t why_cap);
-};
 
 /* Returns MOEFARM_RUNNER_API of the library. */
 MOEFARM_PUBLIC int moefarm_runner_api(void);

@@ -1,8 +1,8 @@
-/* A Python family as a kernel family: makes the callbacks of library.h look like struct mf_family.
+/* A Python family as a kernel family: makes the callbacks of python_callbacks.h look like struct mf_family.
  *
  * The family's steps are listed by a process of its own (python_enumerator.h). Its kernels are opened and
- * launched by the interpreter that this runner lives in. An exception becomes the reason of the result; a
- * crash, an exit or a hang is the runner's. */
+ * launched by the interpreter that this runner lives in. An exception becomes the reason of the result. A
+ * crash, an exit or a hang ends the runner. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "kernels/core/family.h"
-#include "worker/runner/library.h"
+#include "worker/runner/python_callbacks.h"
 
 struct mf_python_family;
 
