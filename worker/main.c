@@ -45,10 +45,9 @@
 
 struct settings {
     const char *coordinator, *enrol, *device, *name, *spool, *lock_folder, *families, *log_level;
-    const char *python, *family_py[MF_RUNNER_PYTHON_MAX], *last_family_py;
+    const char *python, *asm_folder, *aiter_folder;
     char library[PATH_MAX], boot[PATH_MAX]; /* files of the runner in an interpreter, if `python` is set */
-    const char *family_so[MF_RUNNER_FAMILY_SO_MAX], *last_family_so, *asm_folder, *aiter_folder;
-    int n_family_so, n_family_py;
+    struct mf_opt_list family_so, family_py;
     int64_t sim_workers, keep_mib, memory_mib;
     struct mf_compile_only compile;
     bool list_devices, compile_only, self_check, no_sandbox, no_pid_namespace;
@@ -67,9 +66,9 @@ struct instance {
 /* Checks --python and --family-py, and finds the files that run a runner in an interpreter. */
 static int find_python(struct settings *s)
 {
-    if (!s->python[0] && s->n_family_py == 0)
+    if (!s->python[0] && s->family_py.n == 0)
         return 0;
-    if (!s->python[0] || s->n_family_py == 0) {
+    if (!s->python[0] || s->family_py.n == 0) {
         (void)fprintf(stderr,
                       "moefarm-worker: --python and --family-py need each other; for example --python "
                       "/usr/bin/python3 --family-py my_family.py\n");
@@ -111,11 +110,11 @@ static int parse(struct settings *s, int argc, char **argv)
          "folder for the device lock (default: /run/lock, or /tmp if /run/lock is not writable)", 0, 0},
         {"families", MF_OPT_TEXT, &s->families, "LIST",
          "kernel families to offer, comma-separated (default: all)", 0, 0},
-        {"family-so", MF_OPT_TEXT, &s->last_family_so, "FILE",
+        {"family-so", MF_OPT_LIST, &s->family_so, "FILE",
          "shared object with a kernel family (repeatable)", 0, 0},
         {"python", MF_OPT_TEXT, &s->python, "PATH",
          "Python interpreter that runs the runners, for --family-py", 0, 0},
-        {"family-py", MF_OPT_TEXT, &s->last_family_py, "FILE",
+        {"family-py", MF_OPT_LIST, &s->family_py, "FILE",
          "Python file or module with kernel families (repeatable)", 0, 0},
         {"asm-dir", MF_OPT_TEXT, &s->asm_folder, "DIR",
          "folder of prebuilt kernels and manifests, one subfolder per architecture", 0, 0},
@@ -155,10 +154,7 @@ static int parse(struct settings *s, int argc, char **argv)
         (void)fprintf(stderr, "moefarm-worker: unexpected argument '%s'\n", argv[rest]);
         return -EINVAL;
     }
-    r = mf_collect_option("--family-so", s->family_so, MF_RUNNER_FAMILY_SO_MAX, &s->n_family_so, argc, argv);
-    if (r == 0)
-        r = mf_collect_option("--family-py", s->family_py, MF_RUNNER_PYTHON_MAX, &s->n_family_py, argc, argv);
-    return r < 0 ? r : find_python(s);
+    return find_python(s);
 }
 
 /* Runs this process as a runner. argv[0] is --runner-child. */
@@ -180,45 +176,49 @@ static int add_program(const struct settings *s, const char **argv)
     return n;
 }
 
+static int add_value(const char **argv, int n, const char *option, const char *value)
+{
+    argv[n++] = option;
+    argv[n++] = value;
+    return n;
+}
+
+static int add_values(const char **argv, int n, const char *option, const struct mf_opt_list *list)
+{
+    for (int i = 0; i < list->n; i++)
+        n = add_value(argv, n, option, list->values[i]);
+    return n;
+}
+
 /* Builds the command line of a runner. */
 static void make_argv(const struct settings *s, struct instance *instance)
 {
-    int n = add_program(s, instance->argv);
+    const struct {
+        const char *option, *value;
+    } texts[] = {
+        {"--families", s->families},
+        {"--asm-dir", s->asm_folder},
+        {"--aiter-dir", s->aiter_folder},
+        {"--scratch", instance->scratch},
+    };
+    const char **argv = instance->argv;
+    int n = add_program(s, argv);
     mf_format(instance->keep, sizeof(instance->keep), "--keep=%lld", (long long)s->keep_mib);
     mf_format(instance->memory, sizeof(instance->memory), "--memory=%lld", (long long)s->memory_mib);
-    instance->argv[n++] = instance->keep;
-    instance->argv[n++] = instance->memory;
-    instance->argv[n++] = "--device";
-    instance->argv[n++] = instance->device;
-    if (s->families[0]) {
-        instance->argv[n++] = "--families";
-        instance->argv[n++] = s->families;
-    }
-    for (int i = 0; i < s->n_family_so; i++) {
-        instance->argv[n++] = "--family-so";
-        instance->argv[n++] = s->family_so[i];
-    }
-    for (int i = 0; i < s->n_family_py; i++) {
-        instance->argv[n++] = "--family-py";
-        instance->argv[n++] = s->family_py[i];
-    }
-    if (s->asm_folder[0]) {
-        instance->argv[n++] = "--asm-dir";
-        instance->argv[n++] = s->asm_folder;
-    }
-    if (s->aiter_folder[0]) {
-        instance->argv[n++] = "--aiter-dir";
-        instance->argv[n++] = s->aiter_folder;
-    }
+    argv[n++] = instance->keep;
+    argv[n++] = instance->memory;
+    n = add_value(argv, n, "--device", instance->device); /* --list-devices sets the name later */
     if (s->no_sandbox)
-        instance->argv[n++] = "--no-sandbox";
+        argv[n++] = "--no-sandbox";
     if (s->isolation != MF_ISOLATION_NONE)
-        instance->argv[n++] = "--in-namespace";
-    if (instance->scratch[0]) {
-        instance->argv[n++] = "--scratch";
-        instance->argv[n++] = instance->scratch;
+        argv[n++] = "--in-namespace";
+    n = add_values(argv, n, "--family-so", &s->family_so);
+    n = add_values(argv, n, "--family-py", &s->family_py);
+    for (size_t i = 0; i < MF_ARRAY_LEN(texts); i++) {
+        if (texts[i].value[0])
+            n = add_value(argv, n, texts[i].option, texts[i].value);
     }
-    instance->argv[n] = NULL;
+    argv[n] = NULL;
 }
 
 /* ---- event loop ---- */
@@ -524,6 +524,7 @@ static void default_name(const struct settings *s, char name[MF_WORKER_NAME_MAX]
 
 int main(int argc, char **argv)
 {
+    const char *family_so[MF_RUNNER_FAMILY_SO_MAX], *family_py[MF_RUNNER_PYTHON_MAX];
     struct settings s = {
         .coordinator = "tcp://127.0.0.1:7070",
         .enrol = "",
@@ -532,7 +533,9 @@ int main(int argc, char **argv)
         .spool = "moefarm-spool",
         .lock_folder = mf_device_lock_folder(),
         .families = "",
+        .family_so = {.values = family_so, .max = MF_ARRAY_LEN(family_so)},
         .python = "",
+        .family_py = {.values = family_py, .max = MF_ARRAY_LEN(family_py)},
         .asm_folder = "",
         .aiter_folder = "",
         .compile = {.arch = "", .shapes = ""},

@@ -106,6 +106,8 @@ static void print_default(const struct mf_opt *o, char *buf, size_t cap)
             mf_format(buf, cap, " (default: %s)", text);
         break;
     }
+    case MF_OPT_LIST:
+        break;
     }
 }
 
@@ -277,6 +279,17 @@ static int set_int(const struct mf_opt *o, const char *text)
     return -EINVAL;
 }
 
+static int append_value(const struct mf_opt *o, const char *text)
+{
+    struct mf_opt_list *list = o->value;
+    if (list->n == list->max) {
+        fprintf(stderr, "%s%s %s: more than %d values\n", dashes(o), o->name, text, list->max);
+        return -EINVAL;
+    }
+    list->values[list->n++] = text;
+    return 0;
+}
+
 static int set_value(const struct mf_opt *o, const char *text)
 {
     switch (o->type) {
@@ -291,6 +304,8 @@ static int set_value(const struct mf_opt *o, const char *text)
     case MF_OPT_TEXT:
         *(const char **)o->value = text;
         return 0;
+    case MF_OPT_LIST:
+        return append_value(o, text);
     case MF_OPT_BOOL:
         break;
     }

@@ -18,12 +18,20 @@ enum mf_opt_type {
     MF_OPT_DOUBLE,
     MF_OPT_TEXT,
     MF_OPT_OPTIONAL, /* text; "" if the option is given without a value */
+    MF_OPT_LIST,     /* text; repeatable: each value is appended */
+};
+
+/* The values of an option of type MF_OPT_LIST, in order. */
+struct mf_opt_list {
+    const char **values; /* array of `max` pointers */
+    int max, n;
 };
 
 struct mf_opt {
     const char *name; /* without dashes */
     enum mf_opt_type type;
-    /* variable of type bool, int64_t, double or const char *; holds the default before parsing */
+    /* variable of type bool, int64_t, double, const char * or struct mf_opt_list; holds the default before
+     * parsing */
     void *value;
     const char *argument; /* placeholder of the value in --help; NULL for a bool */
     const char *help;

@@ -13,6 +13,8 @@ static bool quiet, verify, flag, no_net;
 static int64_t port, any, unset;
 static double ratio;
 static const char *listen_at, *empty, *untune_file, *profile, *run_config;
+static const char *families[2];
+static struct mf_opt_list list;
 
 /* clang-format off */
 static const struct mf_opt opts[] = {
@@ -33,6 +35,7 @@ static const struct mf_opt opts[] = {
     {"run_config",  MF_OPT_OPTIONAL, &run_config, "CSV",    "run only", 0, 0},
     {"no-net",      MF_OPT_BOOL,   &no_net,      NULL,      "disable the network", 0, 0},
     {"unset",       MF_OPT_INT,    &unset,       "N",       "timeout in seconds", 0, 9},
+    {"family-so",   MF_OPT_LIST,   &list,        "FILE",    "shared object (repeatable)", 0, 0},
 };
 /* clang-format on */
 
@@ -48,6 +51,7 @@ static void set_defaults(void)
     listen_at = "127.0.0.1";
     empty = NULL;
     untune_file = "";
+    list = (struct mf_opt_list){.values = families, .max = MF_ARRAY_LEN(families)};
 }
 
 #define WORDS_MAX 8
@@ -176,6 +180,22 @@ MF_TEST(option_aliases, .rows = MF_ARRAY_LEN(spelling_cases))
     ck_assert_int_eq(quiet, spelling_cases[_i].quiet);
 }
 
+static const char *const list_forms[][WORDS_MAX] = {
+    {"--family-so", "a", "--family-so", "--b", NULL},
+    {"--family-so=a", "--quiet", "--family-so=--b", NULL},
+    {"-family-so", "a", "--listen", "--family-so", "--family_so", "--b", NULL},
+};
+
+/* A list takes its values in every spelling of the option, and no other word. */
+MF_TEST(repeated_options, .rows = MF_ARRAY_LEN(list_forms))
+{
+    int rest;
+    ck_assert_int_eq(parse(list_forms[_i], &rest), 0);
+    ck_assert_int_eq(list.n, 2);
+    ck_assert_str_eq(families[0], "a");
+    ck_assert_str_eq(families[1], "--b");
+}
+
 static const struct {
     const char *words[WORDS_MAX];
     int rest;
@@ -218,6 +238,8 @@ static const struct {
     {{"--any=1.5", NULL},          "--any: '1.5' is not an integer\n"},
     {{"--err-ratio=5%", NULL},     "--err-ratio: '5%' is not a number\n"},
     {{"--quiet=1", NULL},          "--quiet takes no value; write --quiet or --no-quiet\n"},
+    {{"--family-so", NULL},        "--family-so needs a value: --family-so FILE\n"},
+    {{"--family-so=a", "--family-so=b", "--family-so=c", NULL}, "--family-so c: more than 2 values\n"},
     {{"--no-quiet=1", NULL},       "--quiet takes no value; write --quiet or --no-quiet\n"},
 };
 /* clang-format on */
@@ -252,6 +274,7 @@ static const char help[] =
     "  --run_config [CSV]        run only\n"
     "  --no-net                  disable the network\n"
     "  --unset N                 timeout in seconds\n"
+    "  --family-so FILE          shared object (repeatable)\n"
     "  --help                    print this and exit\n"
     "  --version                 print the version and exit\n";
 
