@@ -24,7 +24,6 @@
 #include "common/base/clock.h"
 #include "common/base/json.h"
 #include "support/farm/farm_harness.h"
-#include "support/farm/runner_pool_wait.h"
 #include "support/mf_check.h"
 
 #define WORKER   MF_BINARY_DIR "/worker/moefarm-worker"
@@ -93,7 +92,7 @@ static enum mf_runner_pool_event wait_runner(struct mf_runner_pool *c, cJSON **r
 {
     int64_t until = mf_now_ms() + WAIT_MS;
     while (mf_now_ms() < until) {
-        enum mf_runner_pool_event event = runner_pool_iterate(c, ret, until);
+        enum mf_runner_pool_event event = mf_runner_pool_iterate(c, ret, until);
         if (event != MF_RUNNER_POOL_NOTHING)
             return event;
     }

@@ -21,7 +21,6 @@
 #include "common/base/text.h"
 #include "measure/session/precompile.h"
 #include "support/farm/farm_harness.h"
-#include "support/farm/runner_pool_wait.h"
 #include "support/kernels/hip_release.h"
 #include "support/mf_check.h"
 #include "support/remove_tree.h"
@@ -100,7 +99,7 @@ static cJSON *next_message(struct mf_runner_pool *c)
     int64_t until = mf_now_ms() + DEADLINE_MS;
     while (mf_now_ms() < until) {
         cJSON *m = NULL;
-        enum mf_runner_pool_event event = runner_pool_iterate(c, &m, until);
+        enum mf_runner_pool_event event = mf_runner_pool_iterate(c, &m, until);
         if (event == MF_RUNNER_POOL_MESSAGE && strcmp(mf_channel_op(m), "phase") != 0)
             return m;
         cJSON_Delete(m);
@@ -315,7 +314,7 @@ MF_TEST(compiles_ahead)
     for (int64_t until = mf_now_ms() + DEADLINE_MS; count_codes() < n;) {
         cJSON *none = NULL;
         ck_assert_int_lt(mf_now_ms(), until);
-        ck_assert_int_eq(runner_pool_iterate(c, &none, mf_now_ms() + 20), MF_RUNNER_POOL_NOTHING);
+        ck_assert_int_eq(mf_runner_pool_iterate(c, &none, mf_now_ms() + 20), MF_RUNNER_POOL_NOTHING);
     }
     _cleanup_(cJSON_Deletep) cJSON *probe = probe_of(c, BF16);
     ck_assert_int_eq(mf_runner_pool_send(c, probe), 0);

@@ -13,7 +13,6 @@
 #include "kernels/families/family_asm.h"
 #include "kernels/families/family_plugin.h"
 #include "support/farm/farm_harness.h"
-#include "support/farm/runner_pool_wait.h"
 #include "support/mf_check.h"
 #include "support/text_file.h"
 
@@ -49,7 +48,7 @@ static enum mf_runner_pool_event wait_for(struct mf_runner_pool *c)
     for (int64_t until = mf_now_ms() + FARM_DEADLINE_MS; event == MF_RUNNER_POOL_NOTHING;) {
         cJSON *none = NULL;
         ck_assert_int_lt(mf_now_ms(), until);
-        event = runner_pool_iterate(c, &none, until);
+        event = mf_runner_pool_iterate(c, &none, until);
     }
     return event;
 }

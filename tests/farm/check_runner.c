@@ -14,7 +14,6 @@
 #include "common/base/clock.h"
 #include "common/base/json.h"
 #include "common/moe/step.h"
-#include "support/farm/runner_pool_wait.h"
 #include "support/mf_check.h"
 #include "worker/agent/memfd_store.h"
 #include "worker/agent/runner_host.h"
@@ -363,7 +362,7 @@ static enum mf_runner_pool_event wait_pool(struct mf_runner_pool *c, cJSON **ret
 {
     int64_t until = mf_now_ms() + DEADLINE;
     while (mf_now_ms() < until) {
-        enum mf_runner_pool_event event = runner_pool_iterate(c, ret, until);
+        enum mf_runner_pool_event event = mf_runner_pool_iterate(c, ret, until);
         if (event != MF_RUNNER_POOL_NOTHING)
             return event;
     }
@@ -695,7 +694,7 @@ MF_TEST(compiles_ahead_in_another_runner)
          (r = mf_runner_pool_compile_ahead(c, SHAPE_TEXT)) != -EAGAIN;) {
         cJSON *m = NULL;
         ck_assert_msg(mf_now_ms() < until, "the compiling runner is still alive: %d", r);
-        ck_assert_int_eq(runner_pool_iterate(c, &m, mf_now_ms() + 20), MF_RUNNER_POOL_NOTHING);
+        ck_assert_int_eq(mf_runner_pool_iterate(c, &m, mf_now_ms() + 20), MF_RUNNER_POOL_NOTHING);
     }
     ck_assert_int_eq(mf_runner_pool_deaths(c), 0);
     ck_assert_int_gt(mf_runner_pool_pid(c), 0);
@@ -715,7 +714,7 @@ static void wait_for_reserve(struct mf_runner_pool *c, bool present)
     while (has_reserve(c) != present) {
         cJSON *m = NULL;
         ck_assert_int_lt(mf_now_ms(), until);
-        ck_assert_int_eq(runner_pool_iterate(c, &m, mf_now_ms() + 20), MF_RUNNER_POOL_NOTHING);
+        ck_assert_int_eq(mf_runner_pool_iterate(c, &m, mf_now_ms() + 20), MF_RUNNER_POOL_NOTHING);
     }
 }
 

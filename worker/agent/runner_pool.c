@@ -228,6 +228,19 @@ enum mf_runner_pool_event mf_runner_pool_next(struct mf_runner_pool *c, cJSON **
     return c->failed ? MF_RUNNER_POOL_FAILED : MF_RUNNER_POOL_NOTHING;
 }
 
+enum mf_runner_pool_event mf_runner_pool_iterate(struct mf_runner_pool *c, cJSON **ret, int64_t until_ms)
+{
+    struct pollfd fds[MF_RUNNER_POOL_POLLFDS];
+    mf_runner_pool_run_once(c);
+    enum mf_runner_pool_event event = mf_runner_pool_next(c, ret);
+    if (event != MF_RUNNER_POOL_NOTHING)
+        return event;
+    mf_runner_pool_pollfds(c, fds);
+    int64_t left = MF_MIN(mf_runner_pool_due_ms(c), until_ms) - mf_now_ms();
+    (void)poll(fds, MF_RUNNER_POOL_POLLFDS, (int)MF_MAX(left, 0));
+    return MF_RUNNER_POOL_NOTHING;
+}
+
 const char *mf_runner_pool_why(const struct mf_runner_pool *c)
 {
     return c->why;

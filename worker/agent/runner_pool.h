@@ -50,6 +50,10 @@ enum mf_runner_pool_event {
     MF_RUNNER_POOL_FAILED,
 };
 enum mf_runner_pool_event mf_runner_pool_next(struct mf_runner_pool *c, cJSON **ret);
+/* Runs one iteration, for callers without an event loop of their own. Returns the pool's next event. If the
+ * pool has no event, waits for input, but not beyond the time `until_ms`, and returns MF_RUNNER_POOL_NOTHING.
+ */
+enum mf_runner_pool_event mf_runner_pool_iterate(struct mf_runner_pool *c, cJSON **ret, int64_t until_ms);
 
 /* Returns the reason of the last reported death. */
 const char *mf_runner_pool_why(const struct mf_runner_pool *c);

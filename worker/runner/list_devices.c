@@ -1,11 +1,11 @@
 #include "worker/runner/list_devices.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 
 #include "common/base/cleanup.h"
 #include "common/base/clock.h"
+#include "common/base/json.h"
 #include "common/base/text.h"
 #include "worker/agent/runner_pool.h"
 #include "worker/runner/device_info.h"
@@ -44,21 +44,12 @@ static int describe(struct mf_runner_pool *runner_pool)
 {
     int64_t until = mf_now_ms() + TIMEOUT_MS;
     while (mf_now_ms() < until) {
-        struct pollfd fds[MF_RUNNER_POOL_POLLFDS];
-        mf_runner_pool_run_once(runner_pool);
-        cJSON *message = NULL;
-        enum mf_runner_pool_event event;
-        while ((event = mf_runner_pool_next(runner_pool, &message)) != MF_RUNNER_POOL_NOTHING) {
-            if (event == MF_RUNNER_POOL_READY)
-                return 0;
-            if (event == MF_RUNNER_POOL_FAILED)
-                return -ENODEV;
-            if (event == MF_RUNNER_POOL_MESSAGE)
-                cJSON_Delete(message);
-        }
-        mf_runner_pool_pollfds(runner_pool, fds);
-        int64_t left = MF_MIN(mf_runner_pool_due_ms(runner_pool), until) - mf_now_ms();
-        (void)poll(fds, MF_RUNNER_POOL_POLLFDS, (int)MF_MAX(left, 1));
+        _cleanup_(cJSON_Deletep) cJSON *message = NULL;
+        enum mf_runner_pool_event event = mf_runner_pool_iterate(runner_pool, &message, until);
+        if (event == MF_RUNNER_POOL_READY)
+            return 0;
+        if (event == MF_RUNNER_POOL_FAILED)
+            return -ENODEV;
     }
     return -ETIMEDOUT;
 }

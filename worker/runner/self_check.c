@@ -1,7 +1,6 @@
 #include "worker/runner/self_check.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,16 +56,11 @@ struct check {
 /* Waits for the next message of the runner, which the caller owns. Returns the event. */
 static enum mf_runner_pool_event next(struct check *c, cJSON **ret)
 {
-    for (;;) {
-        struct pollfd fds[MF_RUNNER_POOL_POLLFDS];
-        mf_runner_pool_run_once(c->pool);
-        enum mf_runner_pool_event event = mf_runner_pool_next(c->pool, ret);
-        if (event != MF_RUNNER_POOL_NOTHING && event != MF_RUNNER_POOL_DESCRIBED)
-            return event;
-        mf_runner_pool_pollfds(c->pool, fds);
-        int64_t left = MF_MIN(mf_runner_pool_due_ms(c->pool) - mf_now_ms(), 60000);
-        (void)poll(fds, MF_RUNNER_POOL_POLLFDS, (int)MF_MAX(left, 1));
-    }
+    enum mf_runner_pool_event event;
+    do
+        event = mf_runner_pool_iterate(c->pool, ret, mf_now_ms() + IDLE_MS);
+    while (event == MF_RUNNER_POOL_NOTHING || event == MF_RUNNER_POOL_DESCRIBED);
+    return event;
 }
 
 static enum mf_runner_pool_event wait_ready(struct check *c)
