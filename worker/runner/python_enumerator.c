@@ -26,7 +26,7 @@ static struct mf_tensor_spec plain(enum mf_tensor tensor, enum mf_format format)
     return (struct mf_tensor_spec){.tensor = tensor, .format = format, .order = "token"};
 }
 
-/* Returns the layout of plain w1: the one whose order of gate and up rows the shape asks for. */
+/* Returns the layout of plain w1 with the order of gate and up rows that the shape requires. */
 static const char *w1_layout(const struct mf_shape *s)
 {
     return s->gate_up == MF_GATE_UP_INTERLEAVED ? "gu1" : s->gate_up == MF_GATE_UP_TILED ? "gu16" : "row";
@@ -117,17 +117,23 @@ int mf_python_enumerator_start(struct mf_python_enumerator *e)
     return r;
 }
 
-/* Ends the process. Without a PID namespace the kill may be refused; then the process ends itself, because
- * its socket is closed or by SIGALRM. */
-static int stop(struct mf_python_enumerator *e)
+/* Closes the socket and waits for the end of the process. Returns its status. */
+static int reap(struct mf_python_enumerator *e)
 {
     int status = 0;
     mf_channel_release(&e->channel);
-    (void)kill(e->pid, SIGKILL);
     while (waitpid(e->pid, &status, 0) < 0 && errno == EINTR)
         ;
     e->pid = 0;
     return status;
+}
+
+/* Ends the process. Without a PID namespace the kill may be refused; then the process ends itself, because
+ * its socket is closed or by SIGALRM. */
+static void stop(struct mf_python_enumerator *e)
+{
+    (void)kill(e->pid, SIGKILL);
+    (void)reap(e);
 }
 
 static int send_request(struct mf_python_enumerator *e, const struct mf_device_info *device,
@@ -139,17 +145,6 @@ static int send_request(struct mf_python_enumerator *e, const struct mf_device_i
         !cJSON_AddStringToObject(m, "name", e->device))
         return -ENOMEM;
     return mf_channel_send_wait(&e->channel, m, -1);
-}
-
-/* Waits for the end of a process that has closed its socket and returns its status. */
-static int reap(struct mf_python_enumerator *e)
-{
-    int status = 0;
-    while (waitpid(e->pid, &status, 0) < 0 && errno == EINTR)
-        ;
-    mf_channel_release(&e->channel);
-    e->pid = 0;
-    return status;
 }
 
 int mf_python_enumerator_run(struct mf_python_enumerator *e, const char *family,
@@ -167,7 +162,7 @@ int mf_python_enumerator_run(struct mf_python_enumerator *e, const char *family,
     if (r == 0)
         status = reap(e);
     else if (r < 0)
-        (void)stop(e);
+        stop(e);
     if (r == 0 && WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM)
         return offer->reject(offer, family, family, "hang", "enumerate was silent for too long");
     return mf_offers_end(family, r, result, status, offer);
@@ -176,5 +171,5 @@ int mf_python_enumerator_run(struct mf_python_enumerator *e, const char *family,
 void mf_python_enumerator_release(struct mf_python_enumerator *e)
 {
     if (e->pid > 0)
-        (void)stop(e);
+        stop(e);
 }
