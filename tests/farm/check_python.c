@@ -234,6 +234,8 @@ static const struct {
     {"def enumerate(self, shape, device): yield 1", NULL, "yielded int, not a Candidate"},
     {"def enumerate(self, shape, device): yield Candidate('a b', ['gemm1'], [], [])", NULL,
      "name missing or invalid"},
+    {"def enumerate(self, shape, device): yield Rejection('a', 'b', 'c' * (9 << 20))", NULL,
+     "enumerate sent an invalid message"},
 };
 /* clang-format on */
 

@@ -59,6 +59,8 @@ int mf_offers_forward(struct mf_channel *from, const char *family, int64_t timeo
     for (;;) {
         _cleanup_(cJSON_Deletep) cJSON *m = NULL;
         int r = mf_channel_wait(from, timeout_ms, &m);
+        if (r == -EMSGSIZE || r == -EPROTO)
+            return -EBADMSG;
         if (r <= 0)
             return r == -ETIMEDOUT || r == -EBADMSG ? r : 0;
         const char *op = mf_channel_op(m);
