@@ -455,23 +455,52 @@ MF_TEST(revisions_are_of_families)
     ck_assert_ptr_nonnull(strchr(odd[0], '-'));
 }
 
-static const char *const bad_modules[] = {
-    "import no_such_module\n",
-    "import os; os.kill(os.getpid(), 11)\n",
-    "import sys; sys.exit(3)\n",
-    "family = 1\n",
-};
+/* A module with a class Odd, whose objects have this name. */
+#define NAMED(name)                                      \
+    "import sys\n"                                       \
+    "sys.path.insert(0, '" MF_SOURCE_DIR "/examples')\n" \
+    "import family_plain as p\n"                         \
+    "class Odd(p.Plain): name = '" name "'\n"
 
-/* A file that cannot be imported costs only its own families. */
+/* clang-format off */
+static const struct {
+    const char *code, *name, *why; /* name and reason that the worker reports */
+} bad_modules[] = {
+    {"import no_such_module\n",              "odd", "ModuleNotFoundError: No module named 'no_such_module'"},
+    {"import os; os.kill(os.getpid(), 11)\n", "odd", "the import crashed with signal 11"},
+    {"import sys; sys.exit(3)\n",            "odd", "the import ended the process with exit code 3"},
+    {"family = 1\n",                         "odd", "the module has neither a variable `family`"},
+    {NAMED("a b") "family = Odd()\n", "python", "the name 'a b' of the family must be 1 to"},
+    {NAMED("odd") "families = [Odd(), Odd()]\n", "odd",
+     "this runner already has a family odd"},
+    {NAMED("n") "families = [p.Plain()] + [Odd() for i in range(16)]\n"
+     "for i, f in enumerate(families[1:]): f.name = 'n%d' % i\n", "n15",
+     "a runner has at most 16 Python families"},
+};
+/* clang-format on */
+
+static void expect_refusal(const char *name, const char *why)
+{
+    _cleanup_(cJSON_Deletep) cJSON *workers = farm_get(&farm, "/api/v1/workers");
+    const cJSON *refused =
+        mf_json_array(cJSON_GetArrayItem(mf_json_array(workers, "items"), 0), "refused_families");
+    const cJSON *first = cJSON_GetArrayItem(refused, 0);
+    ck_assert_ptr_nonnull(first);
+    ck_assert_str_eq(farm_text(first, "name"), name);
+    ck_assert_msg(strstr(farm_text(first, "why"), why) != NULL, "%s", farm_text(first, "why"));
+}
+
+/* A family that cannot be loaded is reported and does not affect other families. */
 MF_TEST(serves_other_families, .rows = MF_ARRAY_LEN(bad_modules))
 {
     char file[64];
-    write_family("@", bad_modules[_i], file);
+    write_family("@", bad_modules[_i].code, file);
     farm_start(&farm, 1000);
     const char *const args[] = {"--device",    "cpu:0", "--families",  "move,plain_py", "--python", PYTHON,
                                 "--family-py", file,    "--family-py", PLAIN,           NULL};
     farm_start_worker(&farm, 0, args);
     farm_wait_workers(&farm, 1);
+    expect_refusal(bad_modules[_i].name, bad_modules[_i].why);
     int batch = farm_run(&farm, FARM_CSV_HEAD FARM_CSV_SMALL, "");
     remove_family(file);
     const cJSON *step;
