@@ -26,16 +26,16 @@
 #include "measure/session/session.h"
 #include "worker/agent/memfd_store.h"
 #include "worker/runner/device_info.h"
+#include "worker/runner/offer_message.h"
+#include "worker/runner/own_steps.h"
 #include "worker/runner/python_family.h"
 #include "worker/runner/runner_plugin.h"
 #include "worker/runner/runner_sink.h"
+#include "worker/runner/unit_request.h"
+#include "worker/sandbox/sandbox.h"
 #if MF_SIM
 #    include "worker/runner/sim_unit.h"
 #endif
-#include "worker/runner/offer_message.h"
-#include "worker/runner/own_steps.h"
-#include "worker/runner/unit_request.h"
-#include "worker/sandbox/sandbox.h"
 
 /* gives about a tenth of the CPU share of nice 0; the priority is not lower, because a runner may need the
  * code soon */
@@ -109,8 +109,7 @@ static bool is_listed(const char *list, const char *name)
     return mf_family_is_listed(list && *list ? list : NULL, name);
 }
 
-/* Returns the hash of the files outside the build from which the family takes its kernels; 0 if
- * there are none. */
+/* Returns the hash of the family's files outside the build; 0 if all its kernels are part of the build. */
 static uint64_t external_hash(const struct mf_runner *r, const struct mf_family *f)
 {
     for (size_t i = 0; i < r->plugins.loaded.n; i++) {
@@ -155,9 +154,9 @@ static bool add_families(const struct mf_runner *r, const char *list, cJSON *fam
     return ok;
 }
 
-/* Returns a name in --families that no family has, for any kind of device; NULL if families have all names.
- * Also returns NULL with shared objects, or if a Python family failed to load: the object or module may
- * contain that family. `hello` then reports the failure. */
+/* Returns the first name in --families that no family has, for any kind of device, or NULL. Also returns NULL
+ * with shared objects, or if a Python family failed to load: the object or module may contain that family.
+ * `hello` then reports the failure. */
 static const char *find_unknown_family(const struct mf_runner *r, char word[MF_FAMILY_NAME_MAX])
 {
     if (r->options->n_family_so > 0 || r->python.n_refused > 0)
@@ -250,6 +249,15 @@ static int send_unknown_family(struct mf_runner *r, const char *word)
                       names);
 }
 
+/* Starts the enumerating processes of the Python families that this runner offers. */
+static void warm_up(const struct mf_runner *r)
+{
+    for (size_t i = 0; i < r->python.n; i++) {
+        if (cJSON_GetObjectItemCaseSensitive(r->families, mf_python_family(r->python.families[i])->name))
+            mf_python_family_warm_up(r->python.families[i]);
+    }
+}
+
 static int describe(struct mf_runner *r, const cJSON *message)
 {
     struct mf_device_info known;
@@ -265,8 +273,7 @@ static int describe(struct mf_runner *r, const cJSON *message)
         char why[MF_REASON_MAX] = "";
         if (mf_device_open_with(r->options->device, &how, why, sizeof(why), &r->device) < 0)
             return send_error(r, MF_STATUS_UNSUPPORTED, "%s", why);
-        for (size_t i = 0; i < r->python.n; i++)
-            mf_python_family_warm_up(r->python.families[i]);
+        warm_up(r);
     }
     return mf_runner_sink_describe(&r->sink, &r->device->info);
 }
@@ -703,9 +710,8 @@ int mf_runner_new(const struct mf_runner_options *o, struct mf_runner **ret)
 int mf_runner_add_python(struct mf_runner *r, struct mf_python_family *f, char *why, size_t why_cap)
 {
     const struct mf_family *family = mf_python_family(f);
-    char kind[16]; /* devices of another kind may have a family of the same name */
-    mf_format(kind, sizeof(kind), "%.*s", (int)strcspn(r->options->device, ":"), r->options->device);
-    if (mf_family_set_find(&r->extra, kind, family->name)) {
+    /* devices of another kind may have a family of the same name */
+    if (mf_family_set_find(&r->extra, family->device_kind, family->name)) {
         mf_format(why, why_cap, "this runner already has a family %s", family->name);
         return -EEXIST;
     }
