@@ -382,7 +382,8 @@ MF_TEST(withstands_attacks_on_processes, .rows = 2)
     ck_assert_str_eq(farm_text(step, "status"), "ok");
 }
 
-/* What a family may do in the sandbox. A failed expectation is an exception, the reason of the step. */
+/* Checks what the sandbox allows and refuses. An unmet expectation raises an exception, which becomes the
+ * reason of the step. */
 #define ALLOWED                                                                               \
     "import multiprocessing, socket, subprocess, tempfile\n"                                  \
     "def square(n): return n * n\n"                                                           \
@@ -505,6 +506,27 @@ MF_TEST(serves_other_families, .rows = MF_ARRAY_LEN(bad_modules))
     remove_family(file);
     const cJSON *step;
     _cleanup_(cJSON_Deletep) cJSON *steps = step_of(batch, "plain_py", &step);
+    ck_assert_msg(strcmp(farm_text(step, "status"), "ok") == 0, "%s", farm_text(step, "reason"));
+}
+
+/* A shared object cannot add a second family of the same name. */
+MF_TEST(refuses_a_shared_object_of_the_same_name)
+{
+    char file[64];
+    write_family("@", NAMED("plain") "family = Odd()\n", file);
+    farm_start(&farm, 1000);
+    const char *const args[] = {
+        "--device", "cpu:0",       "--families", "move,plain",  "--python",
+        PYTHON,     "--family-py", file,         "--family-so", MF_BINARY_DIR "/tests/plain.so",
+        NULL};
+    farm_start_worker(&farm, 0, args);
+    farm_wait_workers(&farm, 1);
+    expect_refusal("plain", "a Python family of this runner has the same name");
+    int batch = farm_run(&farm, FARM_CSV_HEAD FARM_CSV_SMALL, "");
+    remove_family(file);
+    const cJSON *step;
+    _cleanup_(cJSON_Deletep) cJSON *steps = step_of(batch, "plain", &step);
+    ck_assert_str_eq(farm_text(step, "name"), "py_layer");
     ck_assert_msg(strcmp(farm_text(step, "status"), "ok") == 0, "%s", farm_text(step, "reason"));
 }
 

@@ -590,14 +590,19 @@ static void install_signal_handlers(int fd)
 #endif
 }
 
-/* Appends plugins to `extra`. */
+/* Appends plugins to `extra`, except those whose names Python families have. */
 static void load_plugins(struct mf_runner *r)
 {
     char kind[16];
     mf_format(kind, sizeof(kind), "%.*s", (int)strcspn(r->options->device, ":"), r->options->device);
     mf_runner_plugins_load(&r->plugins, r->options->family_so, r->options->n_family_so, kind);
-    for (size_t i = 0; i < r->plugins.loaded.n; i++)
-        r->extra_families[r->extra.n++] = r->plugins.loaded.families[i];
+    for (size_t i = 0; i < r->plugins.loaded.n; i++) {
+        const struct mf_family *f = r->plugins.loaded.families[i];
+        if (mf_family_set_find(&r->extra, kind, f->name))
+            mf_runner_refuse_family(r, f->name, "a Python family of this runner has the same name");
+        else
+            r->extra_families[r->extra.n++] = f;
+    }
 }
 
 /* Limits this process to itself. */

@@ -11,7 +11,7 @@
 #define MF_RUNNER_PYTHON_MAX    16   /* maximum number of Python families */
 #define MF_RUNNER_KEEP_MIB      8192 /* default of keep_bytes */
 
-/* What a runner inside a Python interpreter may read in addition. Empty in other runners. */
+/* Further paths that a runner inside a Python interpreter may read. Empty in other runners. */
 struct mf_runner_python {
     const char *const *prefixes; /* folders of the interpreter */
     size_t n_prefixes;
@@ -42,7 +42,7 @@ struct mf_python_family;
 int mf_runner_new(const struct mf_runner_options *o, struct mf_runner **ret);
 /* Offers a Python family, which must outlive the runner. Returns a negative errno with the reason in why. */
 int mf_runner_add_python(struct mf_runner *r, struct mf_python_family *f, char *why, size_t why_cap);
-/* Reports a Python family that could not be loaded in `hello`. */
+/* Reports in `hello` that the runner cannot serve a family. */
 void mf_runner_refuse_family(struct mf_runner *r, const char *name, const char *why);
 /* Runs until the worker sends `stop` or exits. Returns the exit code. */
 int mf_runner_run(struct mf_runner *r);
