@@ -203,8 +203,8 @@ static int prepare_arguments(struct mf_kernel *k, const struct mf_launch *launch
     return 0;
 }
 
-/* Finds the arguments with the launch's addresses. If there are none, prepares the kernel for them in place
- * of the least recently used ones. */
+/* Finds the arguments with the launch's addresses. If the kernel is not prepared for these addresses,
+ * replaces the least recently used arguments. */
 static int find_arguments(struct mf_kernel *k, const struct mf_launch *launch, struct arguments **ret)
 {
     const void *address[ADDRESSES_MAX] = {0};
@@ -345,10 +345,12 @@ int mf_python_family_new(const struct mf_python_family_options *o, char *why, si
     int r = f ? copy_command(f, o->enumerate) : -ENOMEM;
     if (f)
         f->device = strdup(o->device);
-    if (r < 0 || !f->device) {
-        mf_format(why, why_cap, "out of memory");
+    if (r == 0 && !f->device)
+        r = -ENOMEM;
+    if (r < 0) {
+        mf_format(why, why_cap, "%s", strerror(-r));
         mf_python_family_free(f);
-        return -ENOMEM;
+        return r;
     }
     (void)mf_copy(f->name, sizeof(f->name), o->name);
     mf_format(f->kind, sizeof(f->kind), "%.*s", (int)strcspn(o->device, ":"), o->device);

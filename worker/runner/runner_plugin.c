@@ -1,5 +1,4 @@
 #include "worker/runner/runner_plugin.h"
-#include "worker/runner/offer_message.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -14,6 +13,7 @@
 #include "common/base/cleanup.h"
 #include "common/base/json.h"
 #include "common/base/text.h"
+#include "worker/runner/offer_message.h"
 
 #define ENUMERATE_TIMEOUT_MS 10000
 
