@@ -138,12 +138,12 @@ static bool has_landlock(void)
 MF_TEST(refuses_attempts, .rows = MF_ARRAY_LEN(kinds))
 {
     const struct kind *k = &kinds[_i];
-    int before[N_PRYINGS];
+    int before[N_ATTEMPTS];
     char wrong[1024] = "";
-    for (size_t i = 0; i < N_PRYINGS; i++)
+    for (size_t i = 0; i < N_ATTEMPTS; i++)
         before[i] = strcmp(attempts[i].name, "ptrace") == 0 ? 0 : attempts[i].try();
     enter(k);
-    for (size_t i = 0; i < N_PRYINGS; i++) {
+    for (size_t i = 0; i < N_ATTEMPTS; i++) {
         const struct sandbox_attempt *p = &attempts[i];
         int error = p->try();
         /* Runners on GPUs may start programs. Only Landlock restricts which programs, so this is not enforced
@@ -158,7 +158,7 @@ MF_TEST(refuses_attempts, .rows = MF_ARRAY_LEN(kinds))
     ck_assert_msg(!wrong[0], "%s", wrong);
     /* Without the sandbox root may perform the operations. */
     if (geteuid() == 0) {
-        for (size_t i = 0; i < N_PRYINGS; i++)
+        for (size_t i = 0; i < N_ATTEMPTS; i++)
             ck_assert_msg(before[i] == 0 ||
                               strstr("connect mount priorities ptrace io_uring fchmodat2 vm_read",
                                      attempts[i].name) != NULL,
@@ -338,7 +338,7 @@ MF_TEST(reports_missing_features, .rows = 2)
     else if (has_landlock())
         ck_assert(is_refusal(attempt_write()) && is_refusal(attempt_shell()));
     /* Landlock would refuse these attempts */
-    for (size_t i = 0; landlock && i < N_PRYINGS; i++) {
+    for (size_t i = 0; landlock && i < N_ATTEMPTS; i++) {
         if (attempts[i].part == BY_PIDS && !is_refusal(attempts[i].try()))
             add_wrong(wrong, &attempts[i], 0);
     }
@@ -402,7 +402,7 @@ MF_TEST(sandboxes_a_family, .rows = MF_ARRAY_LEN(limits), .group = &farm_tests)
     farm_wait_workers(&farm, 1);
     (void)farm_run(&farm, FARM_CSV_HEAD FARM_CSV_SMALL, "");
     _cleanup_(cJSON_Deletep) cJSON *list = farm_get(&farm, "/api/v1/tasks/1/rejections?limit=1000");
-    for (size_t i = 0; i < N_PRYINGS; i++) {
+    for (size_t i = 0; i < N_ATTEMPTS; i++) {
         int error = reported_result(list, attempts[i].name);
         if (sandboxed && (attempts[i].part != BY_FILES || has_landlock()) &&
             !is_refused_by(attempts[i].part, namespace, error))

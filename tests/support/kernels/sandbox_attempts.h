@@ -419,4 +419,4 @@ static const struct sandbox_attempt attempts[] = {
     {"move_pages", attempt_move_pages,   BY_PIDS},
 };
 /* clang-format on */
-#define N_PRYINGS (sizeof(attempts) / sizeof(attempts[0]))
+#define N_ATTEMPTS (sizeof(attempts) / sizeof(attempts[0]))

@@ -11,7 +11,7 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
 {
     int r = 0;
     (void)device, (void)s;
-    for (size_t i = 0; i < N_PRYINGS && r >= 0; i++)
+    for (size_t i = 0; i < N_ATTEMPTS && r >= 0; i++)
         r = offer->reject(offer, f->name, attempts[i].name, "attempt", "%s: %d", attempts[i].name,
                           attempts[i].try());
     return r;
