@@ -644,15 +644,7 @@ static int probe_step(struct mf_session *s, const struct mf_probe_step *step, mf
                                        .eager = why_eager,
                                        .poison = poison_eager,
                                        .context = p};
-    p->result = (struct mf_unit_result){.id = step->id,
-                                        .status = MF_STATUS_OK,
-                                        .us = NAN,
-                                        .mad = NAN,
-                                        .err = NAN,
-                                        .row_err = NAN,
-                                        .row_limit = NAN,
-                                        .canary = NAN,
-                                        .mode = ""};
+    p->result = mf_unit_result_unmeasured(step->id, false);
     s->device->open_error[0] = '\0';
     mf_session_trim(s);
     mf_session_phase(sink, MF_PHASE_DATA);

@@ -1,6 +1,7 @@
 #include "measure/session/unit.h"
 
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 
 #include "common/base/json.h"
@@ -80,4 +81,18 @@ int mf_unit_options_parse(const cJSON *json, struct mf_unit_options *ret, const 
     }
     *ret = o;
     return 0;
+}
+
+struct mf_unit_result mf_unit_result_unmeasured(int64_t id, bool is_pipeline)
+{
+    return (struct mf_unit_result){.id = id,
+                                   .is_pipeline = is_pipeline,
+                                   .status = MF_STATUS_OK,
+                                   .us = NAN,
+                                   .mad = NAN,
+                                   .err = NAN,
+                                   .row_err = NAN,
+                                   .row_limit = NAN,
+                                   .canary = NAN,
+                                   .mode = ""};
 }

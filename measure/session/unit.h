@@ -58,6 +58,8 @@ struct mf_unit_result {
     struct mf_resource_usage use; /* only for steps */
     bool differs; /* not run, because the unit's description of a step differs from the runner's own */
 };
+/* Returns a result with status MF_STATUS_OK and without measurements. */
+struct mf_unit_result mf_unit_result_unmeasured(int64_t id, bool is_pipeline);
 
 struct mf_race_won {
     int64_t winner; /* id of the winner; 0: no winner */

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -417,17 +416,9 @@ static int replace_step(struct mf_runner *r, const struct mf_shape *shape, struc
 static int refuse(struct mf_runner *r, const struct mf_unit_request *q, int64_t id, const char *why)
 {
     struct mf_sink *sink = &r->sink.sink;
-    struct mf_unit_result result = {.id = id,
-                                    .is_pipeline = q->entries != NULL,
-                                    .status = MF_STATUS_UNSUPPORTED,
-                                    .us = NAN,
-                                    .mad = NAN,
-                                    .err = NAN,
-                                    .row_err = NAN,
-                                    .row_limit = NAN,
-                                    .canary = NAN,
-                                    .mode = "",
-                                    .differs = true};
+    struct mf_unit_result result = mf_unit_result_unmeasured(id, q->entries != NULL);
+    result.status = MF_STATUS_UNSUPPORTED;
+    result.differs = true;
     (void)mf_copy(result.reason, sizeof(result.reason), why);
     int x = sink->begin(sink, id, result.is_pipeline, q->options.time_cap_ms);
     return x < 0 ? x : sink->result(sink, &result);

@@ -1,7 +1,6 @@
 #include "worker/runner/sim_unit.h"
 
 #include <errno.h>
-#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -107,14 +106,8 @@ static int probe_step(struct mf_device *device, const struct mf_shape *shape,
     execute_fault(fault, p->step.name);
     /* A step that gets no memory does not run. */
     mf_sleep_ms(fault == MF_SIM_FAULT_NO_MEMORY ? 0 : mf_sim_step_ms(device));
-    struct mf_unit_result result = {.id = p->id,
-                                    .us = NAN,
-                                    .mad = NAN,
-                                    .err = NAN,
-                                    .row_err = NAN,
-                                    .row_limit = NAN,
-                                    .canary = 1.0,
-                                    .mode = ""};
+    struct mf_unit_result result = mf_unit_result_unmeasured(p->id, false);
+    result.canary = 1.0;
     double samples[N_SAMPLES], sorted[N_SAMPLES];
     result.status = mf_aiter_launch_refuses(shape, p->step.name, result.reason, sizeof(result.reason))
                         ? MF_STATUS_UNSUPPORTED
@@ -232,17 +225,10 @@ static int verify_pipeline(struct sim_race *s, size_t i, struct mf_racer *racer,
 
 static int report(const struct mf_racer *racer, struct mf_sink *sink)
 {
-    struct mf_unit_result result = {.id = racer->id,
-                                    .is_pipeline = true,
-                                    .status = racer->status,
-                                    .us = NAN,
-                                    .mad = NAN,
-                                    .err = NAN,
-                                    .row_err = NAN,
-                                    .row_limit = NAN,
-                                    .canary = 1.0,
-                                    .mode = "",
-                                    .dropped_at = racer->dropped_at};
+    struct mf_unit_result result = mf_unit_result_unmeasured(racer->id, true);
+    result.status = racer->status;
+    result.canary = 1.0;
+    result.dropped_at = racer->dropped_at;
     (void)mf_copy(result.reason, sizeof(result.reason), racer->reason);
     _cleanup_(mf_freep) double *copy = NULL;
     if (racer->status == MF_STATUS_OK && racer->n_rounds > 0) {
