@@ -48,5 +48,5 @@ void mf_runner_refuse_family(struct mf_runner *r, const char *name, const char *
 int mf_runner_run(struct mf_runner *r);
 struct mf_runner *mf_runner_free(struct mf_runner *r);
 
-/* A runner without Python: all of the above. */
+/* Makes, runs and frees a runner without Python. Returns the exit code. */
 int mf_runner_main(const struct mf_runner_options *o);
