@@ -114,6 +114,12 @@ class Device:
     def ordinal(self) -> int:
         return int(self.name.rsplit(":", 1)[1])
 
+    @property
+    def compute_capability(self) -> int:
+        """90 for sm_90, 100 for sm_100; 0 for devices that are not from NVIDIA."""
+        match = re.match(r"sm_(\d+)", self.gfx)
+        return int(match[1]) if match else 0
+
 
 @dataclasses.dataclass(frozen=True)
 class Shape:

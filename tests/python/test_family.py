@@ -75,6 +75,10 @@ class Candidates(unittest.TestCase):
         self.assertEqual((device.vendor, device.ordinal), ("amd", 1))
         self.assertEqual(Device("cpu:0", "cpu-x", 2).vendor, "cpu")
 
+    def test_compute_capabilities(self) -> None:
+        for gfx, expected in (("sm_90", 90), ("sm_100", 100), ("gfx942", 0), ("cpu-x", 0)):
+            self.assertEqual(Device("hip:nvidia:0", gfx, 1).compute_capability, expected)
+
 
 class Tensors(unittest.TestCase):
     def test_memory(self) -> None:

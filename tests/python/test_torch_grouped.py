@@ -20,6 +20,7 @@ from moefarm.torch_family import TorchKernel, activate, quantise_rows
 CPU = Device("cpu:0", "x86", 1)
 HOPPER = Device("hip:nvidia:0", "sm_90", 132)
 AMPERE = Device("hip:nvidia:0", "sm_80", 108)
+BLACKWELL = Device("hip:nvidia:0", "sm_100", 148)
 BF16 = "7,64,48,5,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
 FP8 = BF16.replace("torch.bfloat16,torch.bfloat16,QuantType.No",
                    "torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token")
@@ -123,7 +124,8 @@ class Layers(unittest.TestCase):
 class Enumeration(unittest.TestCase):
     def test_offers_and_rejections(self) -> None:
         cases = [(BF16, CPU, "grouped_mm", ""), (BF16, HOPPER, "grouped_mm", ""),
-                 (FP8, HOPPER, "scaled_grouped_mm", ""), (FP8, AMPERE, "scaled_grouped_mm", "device"),
+                 (FP8, HOPPER, "scaled_grouped_mm", ""), (FP8, BLACKWELL, "scaled_grouped_mm", ""),
+                 (FP8, AMPERE, "scaled_grouped_mm", "device"),
                  (FP8, CPU, "scaled_grouped_mm", "device"),
                  (FP8.replace("per_Token", "per_1x128"), HOPPER, "scaled_grouped_mm", "dtype"),
                  (BF16.replace(",48,", ",40,"), HOPPER, "grouped_mm", "divisibility"),

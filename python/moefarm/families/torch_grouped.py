@@ -35,8 +35,8 @@ def refusal(shape: Shape, device: Device) -> Optional[Tuple[str, str]]:
     if shape.is_quantised and formats != ("QuantType.per_Token", _FP8_TYPE, _FP8_TYPE):
         return "dtype", (f"{shape.q_dtype_w} with {shape.q_type}: torch._scaled_grouped_mm takes {_FP8_TYPE} "
                          "with QuantType.per_Token")
-    if shape.is_quantised and (device.vendor != "nvidia" or device.gfx < "sm_90"):
-        return "device", f"torch._scaled_grouped_mm needs an NVIDIA GPU from sm_90 on, not {device.name}"
+    if shape.is_quantised and device.compute_capability < 90:
+        return "device", f"torch._scaled_grouped_mm needs an NVIDIA GPU from sm_90 on, not {device.gfx}"
     return None
 
 

@@ -1,9 +1,8 @@
-"""Which layers the frameworks' fused-MoE Triton kernels compute, and what is known of a layer and its
-device."""
+"""Decides which layers the frameworks' fused-MoE Triton kernels can compute, and describes a layer and its
+device for the choice of configurations."""
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import Optional, Sequence, Tuple
 
 from moefarm.family import Device, Shape
@@ -16,8 +15,8 @@ _FP8_TYPES = {"QuantType.per_1x128": "blocks", "QuantType.per_Token": "rows",
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """What the choice of configurations depends on. `scales`: "" (not quantised), "blocks", "rows" or
-    "tensor". `shared_bytes`: shared memory (LDS) of a block; 0 if unknown."""
+    """A layer on a device. `scales`: "" (not quantised), "blocks", "rows" or "tensor". `shared_bytes`: shared
+    memory (LDS) of a block; 0 if unknown. `compute_capability`: as Device.compute_capability."""
 
     token: int
     model_dim: int
@@ -25,7 +24,7 @@ class Layer:
     expert: int
     topk: int
     scales: str
-    gfx: str
+    compute_capability: int
     vendor: str
     shared_bytes: int = 0
 
@@ -44,11 +43,6 @@ class Layer:
         return 1 if self.scales else 2
 
     @property
-    def compute_capability(self) -> int:
-        """90 for sm_90; 0 for GPUs of AMD."""
-        return compute_capability(self.gfx)
-
-    @property
     def dtype(self) -> str:
         """The value of `dtype=` in the name of a framework's file; "": no such part."""
         return "fp8_w8a8" if self.scales else ""
@@ -61,11 +55,11 @@ class Layer:
 def layer_of(shape: Shape, device: Device) -> Layer:
     shared = device.info.get("lds") or 0
     return Layer(shape.token, shape.model_dim, shape.inter_dim, shape.expert, shape.topk, scales_of(shape),
-                 device.gfx, device.vendor, int(shared))
+                 device.compute_capability, device.vendor, int(shared))
 
 
 def scales_of(shape: Shape) -> str:
-    return _FP8_TYPES.get(shape.q_type, "") if shape.is_quantised else ""
+    return _FP8_TYPES.get(shape.q_type, "")
 
 
 def refusal(shape: Shape, device: Device) -> Optional[Tuple[str, str]]:
@@ -90,14 +84,9 @@ def _quantised_refusal(shape: Shape, device: Device) -> Optional[Tuple[str, str]
     expected = _FP8[1] if device.gfx == "gfx942" else _FP8[0]
     if formats[0] != expected:
         return "dtype", f"{formats[0]}: on {device.gfx} the frameworks quantise to {expected}"
-    if device.vendor == "nvidia" and compute_capability(device.gfx) < 89:
+    if device.vendor == "nvidia" and device.compute_capability < 89:
         return "device", f"FP8 needs an NVIDIA GPU from sm_89 on, not {device.gfx}"
     if shape.q_type == "QuantType.per_1x128" and (shape.model_dim % BLOCK or shape.inter_dim % BLOCK):
         return "divisibility", (f"model_dim {shape.model_dim} and inter_dim {shape.inter_dim} must be "
                                 f"multiples of the scale block of {BLOCK}")
     return None
-
-
-def compute_capability(gfx: str) -> int:
-    match = re.match(r"sm_(\d+)", gfx)
-    return int(match[1]) if match else 0

@@ -29,7 +29,7 @@ def stage_buffers(c: Config, layer: Layer) -> int:
     stages = c["num_stages"]
     # the kernels swap A and B of small FP8 tiles, so that N fills WGMMA's 64 rows
     swapped = bool(layer.scales) and c["BLOCK_SIZE_N"] >= 64
-    wgmma = layer.gfx == "sm_90" and (c["BLOCK_SIZE_M"] >= 64 or swapped)
+    wgmma = layer.compute_capability == 90 and (c["BLOCK_SIZE_M"] >= 64 or swapped)
     return max(1, stages if wgmma else stages - 1)
 
 
