@@ -66,6 +66,13 @@ def folder_of(module: str) -> str:
     return path if os.path.isdir(path) else os.path.dirname(path)
 
 
+def name_of(module: str) -> str:
+    """The name under which a module is reported until its families are known."""
+    if is_file(module):
+        return os.path.splitext(os.path.basename(os.path.abspath(module)))[0]
+    return module.rsplit(".", 1)[-1]
+
+
 def load_module(module: str) -> types.ModuleType:
     """Imports a module by its name, or from a file or a package's folder."""
     if not is_file(module):
@@ -73,7 +80,7 @@ def load_module(module: str) -> types.ModuleType:
     package = os.path.isdir(module)
     if not package and folder_of(module) not in sys.path:
         sys.path.insert(1, folder_of(module))
-    name = re.sub(r"\W", "_", os.path.splitext(os.path.basename(os.path.abspath(module)))[0])
+    name = re.sub(r"\W", "_", name_of(module))
     spec = importlib.util.spec_from_file_location(
         name, os.path.join(module, "__init__.py") if package else module,
         submodule_search_locations=[module] if package else None)
@@ -148,7 +155,9 @@ def import_in_child(module: str) -> str:
 
 def why_not_importable(module: str, scratch: str) -> str:
     """Like import_in_child, but only for the first runner of a worker: it leaves the result in the scratch
-    folder."""
+    folder, if there is one."""
+    if not scratch:
+        return import_in_child(module)
     content = module.encode()
     if is_file(module) and os.path.isfile(module):
         with open(module, "rb") as source:
@@ -160,9 +169,8 @@ def why_not_importable(module: str, scratch: str) -> str:
     except OSError:
         pass
     why = import_in_child(module)
-    if scratch:
-        with open(result, "w", encoding="utf-8") as known:
-            known.write(why)
+    with open(result, "w", encoding="utf-8") as known:
+        known.write(why)
     return why
 
 
@@ -308,8 +316,8 @@ def write_text(text: str, to: int, capacity: int) -> None:
 
 
 def guarded(function: Callable[..., Optional[str]]) -> Callable[..., int]:
-    """Makes a callback of C: an exception becomes a negative errno and a reason. The result of `function` is
-    the reason of a call that succeeds."""
+    """Makes a callback of C: an exception becomes a negative errno and a reason. `function` returns a text
+    for the caller, or None."""
 
     def call(*arguments: Any) -> int:
         *values, why, capacity = arguments
@@ -429,17 +437,16 @@ class Runner:
 
     def add_families(self) -> None:
         for module in self.modules():
-            name = os.path.splitext(os.path.basename(module.rstrip("/")))[0]
             try:
                 why = why_not_importable(module, self.option("--scratch"))
                 if why:
-                    self.refuse(name, why)
+                    self.refuse(name_of(module), why)
                     continue
                 loaded = load_module(module)
                 for family in families_of(loaded):
                     self.add_family(module, family, hash_of(loaded))
             except (Exception, SystemExit) as error:
-                self.refuse(name, reason_of(error))
+                self.refuse(name_of(module), reason_of(error))
 
     def add_family(self, module: str, family: Family, source: str) -> None:
         command = [sys.executable, "-I", "-S", os.path.abspath(__file__), "--enumerate", module, family.name]

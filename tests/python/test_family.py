@@ -1,8 +1,10 @@
 """moefarm.family and moefarm.tensor, with the standard library only."""
 import array
+import contextlib
 import ctypes
 import dataclasses
 import gc
+import io
 import os
 import tempfile
 import types
@@ -200,6 +202,21 @@ class Modules(unittest.TestCase):
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
         return path
+
+    def test_names_of_modules(self) -> None:
+        for module, name in (("mine.py", "mine"), ("/families/mine", "mine"), ("./mine/", "mine"),
+                             ("my.mine.py", "my.mine"), ("mine", "mine"), ("moefarm.families.aiter", "aiter"),
+                             ("moefarm.families.triton_moe.vllm_family", "vllm_family")):
+            self.assertEqual(boot.name_of(module), name, module)
+
+    def test_a_refused_module_is_named(self) -> None:
+        library = unittest.mock.Mock()
+        with unittest.mock.patch("ctypes.CDLL", return_value=library), \
+                contextlib.redirect_stderr(io.StringIO()):
+            boot.Runner("", ["--family-py", "no.such.family"]).add_families()
+        name, why = library.moefarm_runner_refuse_family.call_args.args
+        self.assertEqual(name, b"family")
+        self.assertIn(b"No module named 'no'", why)
 
     def test_imports_that_end_the_process(self) -> None:
         for text, why in (("x = 1", ""), ("raise ValueError", ""), ("import sys; sys.exit(3)", ""),
