@@ -34,7 +34,7 @@ import dataclasses
 import re
 from typing import Any, Dict, Iterable, Mapping, Optional, Sequence, Tuple, Union
 
-from moefarm.tensor import DTYPES, Tensor
+from moefarm.tensor import CPU, CUDA, DTYPES, ROCM, Tensor
 
 __all__ = ["Candidate", "Device", "Family", "Kernel", "Rejection", "Shape", "Tensor", "DTYPES", "parameters"]
 
@@ -235,7 +235,6 @@ class Family(abc.ABC):
 
 
 def tensor_device(device: str) -> Tuple[int, int]:
-    """Returns the DLPack device of a runner's device name."""
-    words = device.split(":")
-    kinds = {"cpu": 1, "nvidia": 2, "amd": 10}
-    return kinds[words[1] if words[0] == "hip" else words[0]], int(words[2 if words[0] == "hip" else 1])
+    """Returns the DLPack device type and the ordinal of a runner's device name."""
+    named = Device(device, "", 0)
+    return {"cpu": CPU, "nvidia": CUDA, "amd": ROCM}[named.vendor], named.ordinal

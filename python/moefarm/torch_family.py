@@ -20,7 +20,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from moefarm.family import Family, Kernel
-from moefarm.tensor import Tensor
+from moefarm.tensor import CUDA, ROCM, Tensor
 
 _cuda: Any = torch.cuda  # torch declares no types for parts of it
 # dtypes that DLPack passes as bytes
@@ -137,9 +137,8 @@ class TorchKernel(Kernel):
 
 
 def _fill(address: int, n: int) -> None:
-    memory = Tensor("pool", [n], "uint8", address, (2 if torch.version.hip is None else 10,
-                                                    torch.cuda.current_device()), True)
-    from_dlpack(memory).fill_(0xff)
+    device = (CUDA if torch.version.hip is None else ROCM, torch.cuda.current_device())
+    from_dlpack(Tensor("pool", [n], "uint8", address, device, True)).fill_(0xff)
 
 
 class TorchFamily(Family):
