@@ -75,6 +75,7 @@ class Names(unittest.TestCase):
     def test_objects_of_files(self) -> None:
         good = config(64, 128, 64, 8, 4, 3)
         self.assertEqual(read_config({**good, "SPLIT_K": 1, "USE_TMA": True}), {**good, "USE_TMA": 1})
+        self.assertEqual(read_config({**good, "USE_TMA": False}), good)
         self.assertIsNone(read_config({**good, "BLOCK_SIZE_Q": 1}))
         self.assertIsNone(read_config({"BLOCK_SIZE_M": 64}))
         self.assertIsNone(read_config({**good, "num_warps": "many"}))
@@ -230,6 +231,18 @@ class Offers(unittest.TestCase):
                     for name in names[1:]:
                         up, down = parse_name(name)
                         self.assertEqual(print_name(up or {}, down), name)
+
+    def test_packaged_configurations_are_offered_once(self) -> None:
+        """A file's configuration of the second GEMM may be one that `choose` adds: the same with TMA."""
+        up = config(16, 64, 64, 1, 4, 3)
+        with tempfile.TemporaryDirectory() as folder:
+            stem = pathlib.Path(folder, "E=128,N=768,device_name=NVIDIA_H200")
+            for end, values in ((".json", up), ("_down.json", {**up, "USE_TMA": True})):
+                pathlib.Path(f"{stem}{end}").write_text(json.dumps({"64": values}), encoding="utf-8")
+            for n in (4096, 24):
+                names = self.names("sglang", BF16, n, [folder])
+                self.assertIn("triton_m16_n64_k64_g1_w4_s3-down_m16_n64_k64_g1_w4_s3_tma", names)
+                self.assertEqual(len(set(names)), len(names))
 
     def test_only_the_framework_dispatches_them(self) -> None:
         for offer in offers("vllm", Shape.parse(BF16, LAYER), HOPPER, []):

@@ -70,5 +70,7 @@ def read_config(values: Mapping[str, object]) -> Optional[Config]:
         config[field] = int(number)
     if config.get("SPLIT_K", 1) == 1:
         config.pop("SPLIT_K", None)  # the kernels ignore it
+    if not config.get(_FLAG, 1):
+        del config[_FLAG]  # its default
     complete = all(FIELDS[letters] in config for letters in REQUIRED)
     return {field: config[field] for field in _LETTERS if field in config} if complete else None

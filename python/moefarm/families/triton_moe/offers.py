@@ -45,6 +45,12 @@ def has_tma(layer: Layer) -> bool:
     return layer.compute_capability >= 90
 
 
+def _with_tma(configs: Sequence[Config], known: Sequence[Pair]) -> List[Pair]:
+    """Adds TMA in the second GEMM. Leaves out what is known."""
+    pairs: List[Pair] = [(config, {**config, "USE_TMA": 1}) for config in configs]
+    return [pair for pair in pairs if pair not in known]
+
+
 def choose(layer: Layer, framework: str, folders: Sequence[str], device: str,
            n: int) -> Tuple[List[Pair], List[Rejection]]:
     """Returns at most n configurations: those of the framework's files, and others that are spread over the
@@ -54,14 +60,12 @@ def choose(layer: Layer, framework: str, folders: Sequence[str], device: str,
         (up, down) for up, down in packaged(folders, layer, framework, device)
         if not why_not(up, layer, framework) and _down_fits(down, up, layer, framework)]
     rest = [config for config in kept if (config, None) not in known]
-    variants = 2 if framework == "sglang" and has_tma(layer) else 1
-    total = len(known) + variants * len(rest)
+    tma = framework == "sglang" and has_tma(layer)
+    total = len(known) + len(rest) + (len(_with_tma(rest, known)) if tma else 0)
     if total > n:
         known = known[:n // 2]
-    picked = spread(rest, (n - len(known)) // variants, [up for up, _ in known])
-    pairs = known + [(config, None) for config in picked]
-    if variants > 1:
-        pairs += [(config, {**config, "USE_TMA": 1}) for config in picked]
+    picked = spread(rest, (n - len(known)) // (2 if tma else 1), [up for up, _ in known])
+    pairs = known + [(config, None) for config in picked] + (_with_tma(picked, known) if tma else [])
     if len(pairs) < total:
         rejections.append(Rejection("triton", "limit", f"{total - len(pairs)} of {total} configurations are "
                                     f"not offered, because {LIMIT_ENV} is {n}"))
