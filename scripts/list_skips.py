@@ -11,10 +11,10 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 
-# Words of the reasons that are expected on a machine without a GPU, Slurm, systemd, Chromium, buildah and
-# PyTorch.
+# Words of the reasons that are expected on a machine without a GPU, Slurm, systemd, Chromium, buildah,
+# PyTorch and the sources of AITER, vLLM and SGLang.
 OPTIONAL = ("gpu", "cuda", "nvrtc", "hip", "gfx", "sm_", "moefarm_test_device", "slurm", "systemd",
-            "chromium", "buildah", "mmdebstrap", "pytorch")
+            "chromium", "buildah", "mmdebstrap", "pytorch", "aiter_dir", "vllm_dir", "sglang_dir")
 
 
 def reasons(case: ElementTree.Element) -> list[str]:
@@ -39,11 +39,11 @@ def main() -> int:
     other = [reason for reason in found if not any(word in reason.lower() for word in OPTIONAL)]
     if other:
         print(f"{len(other)} of these reasons have nothing to do with a GPU, Slurm, systemd, Chromium, "
-              "buildah or PyTorch:")
+              "buildah, PyTorch or the sources of AITER, vLLM and SGLang:")
         print("\n".join(f"  {reason}" for reason in dict.fromkeys(other)))
     elif skipped:
-        print("Only what needs a GPU or its compilers, Slurm, systemd, Chromium, buildah or PyTorch was "
-              "skipped.")
+        print("Only what needs a GPU or its compilers, Slurm, systemd, Chromium, buildah, PyTorch or the "
+              "sources of AITER, vLLM and SGLang was skipped.")
     return 0
 
 

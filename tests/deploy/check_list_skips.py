@@ -13,8 +13,10 @@ CASES = [
     ([], "0 tests skipped"),
     (["chromium missing (packages chromium, chromium-driver)", "systemd is missing (package systemd)",
       "srun is missing (packages slurm-wlm, munge, iproute2)", "gfx942 by clang-19: not found",
-      "MOEFARM_TEST_DEVICE names no device for the large layers"],
-     "Only what needs a GPU or its compilers, Slurm, systemd, Chromium, buildah or PyTorch was skipped."),
+      "MOEFARM_TEST_DEVICE names no device for the large layers",
+      "AITER_DIR is not set; it names a checkout of ROCm/aiter", "no PyTorch: No module named 'torch'"],
+     "Only what needs a GPU or its compilers, Slurm, systemd, Chromium, buildah, PyTorch or the sources of "
+     "AITER, vLLM and SGLang was skipped."),
     (["systemd is missing (package systemd)", "promtool is missing (package prometheus)"],
      "  promtool is missing (package prometheus)"),
 ]

@@ -16,7 +16,11 @@ def main() -> int:
     path = pathlib.Path(sys.argv[1]).resolve()
     root = pathlib.Path(__file__).resolve().parents[2]
     sys.path[:0] = [str(root / "python"), str(path.parent)]
-    cases = unittest.defaultTestLoader.loadTestsFromName(path.stem)
+    try:
+        cases = unittest.defaultTestLoader.loadTestsFromName(path.stem)
+    except unittest.SkipTest as reason:  # the file lacks a package
+        print(f"skipped: {reason}")
+        return SKIPPED
     result = unittest.TextTestRunner(stream=sys.stdout, verbosity=2).run(cases)
     for reason in dict.fromkeys(reason for _, reason in result.skipped):
         print(f"skipped: {reason}")

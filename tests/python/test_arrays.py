@@ -10,7 +10,7 @@ try:
     import numpy
     torch: Any = importlib.import_module("torch")
 except ImportError as error:
-    raise unittest.SkipTest(f"{error.name} is not installed") from error
+    raise unittest.SkipTest(f"no NumPy or PyTorch: {error}") from error
 
 
 def tensor_of(values: "array.array[Any]", dtype: str, shape: Tuple[int, ...]) -> Tensor:

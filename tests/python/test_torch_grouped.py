@@ -2,15 +2,13 @@
 routes, rejections, and results in memory of torch. Needs torch; skips without it."""
 from __future__ import annotations
 
-import sys
 import unittest
 from typing import Mapping
 
 try:
     import torch
 except ImportError as error:
-    print(f"skipped: no torch: {error}")
-    sys.exit(77)
+    raise unittest.SkipTest(f"no PyTorch: {error}") from error
 
 from moefarm.families import torch_grouped
 from moefarm.family import Candidate, Device, Rejection, Shape

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import sys
 import tempfile
 import unittest
 from typing import Any, Dict, List
@@ -14,8 +13,7 @@ from unittest import mock
 try:
     import torch
 except ImportError as error:
-    print(f"skipped: no torch: {error}")
-    sys.exit(77)
+    raise unittest.SkipTest(f"no PyTorch: {error}") from error
 
 import triton_stubs
 from test_torch_grouped import farm_tensor, inputs, relative_error

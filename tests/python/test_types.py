@@ -1,11 +1,11 @@
-"""mypy accepts every Python file of the project in strict mode."""
+"""mypy accepts every Python file of the families, scripts, and their tests in strict mode."""
 import pathlib
 import subprocess
 import sys
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FOLDERS = ("python", "scripts", "tests/python")
+FOLDERS = ("python", "scripts", "tests/gpu", "tests/python")
 IGNORED_IMPORTS = "--ignore-missing-imports"  # vLLM, SGLang and others are not installed here
 
 
@@ -15,7 +15,7 @@ class Types(unittest.TestCase):
         try:
             import mypy  # noqa: F401
         except ImportError:
-            self.skipTest("no mypy in this environment")
+            self.skipTest("no mypy, which scripts/python_env.sh installs with PyTorch")
         command = [sys.executable, "-m", "mypy", "--strict", IGNORED_IMPORTS, "--no-incremental",
                    "--explicit-package-bases", *files]
         path = f"{ROOT / 'python'}:{ROOT / 'tests/python'}"
