@@ -50,7 +50,8 @@ class Farm:
 
     def __init__(self, folder: str, family: str, device: str, **environment: str) -> None:
         self.folder = pathlib.Path(folder)
-        self.environment = {**os.environ, **environment}
+        # runners end without deleting the temporary folders of aiter_host.py
+        self.environment = {**os.environ, "TMPDIR": folder, **environment}
         self.processes: List[Any] = []
         self.start("server/moefarmd", "--state", str(self.folder / "farm"), "--http", "127.0.0.1:0", "--hub",
                    "127.0.0.1:0", "--port-file", str(self.folder / "ports"))
