@@ -46,7 +46,8 @@ class OnCpu(adapter.AiterFamily):
     """The worker's device is a CPU; AITER sees a gfx942."""
 
     def enumerate(self, shape: Shape, device: Device) -> Iterable[adapter.Offer]:
-        return super().enumerate(shape, dataclasses.replace(device, gfx="gfx942", cu_num=304))
+        gpu = dataclasses.replace(device, name="hip:amd:0", gfx="gfx942", cu_num=304)
+        return super().enumerate(shape, gpu)
 
 
 OPS = Flawed(source.load())

@@ -16,7 +16,7 @@ import pathlib
 import sys
 import tempfile
 import types
-from typing import Any, List, Optional, Sequence
+from typing import Any, Optional, Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 REQUIRED = ("torch", "pandas", "einops", "psutil", "triton", "packaging")
@@ -143,23 +143,15 @@ def install(gfx: str, cu_num: int, flydsl: bool = True) -> tempfile.TemporaryDir
     return folder
 
 
-def row_of(shape: str, gfx: str, cu_num: int) -> Any:
-    """The row of AITER's tuner for a shape, the text of one row of untuned_fmoe.csv."""
-    from moefarm.families.aiter.tasks import KEY_COLUMNS
-    words = shape.split(",")
-    numbers: List[Any] = [int(word) for word in words[:5]]
-    values = [gfx, cu_num, *numbers, *words[5:10], int(words[10]), int(words[11])]
-    return dict(zip(KEY_COLUMNS, values))
-
-
 def main(argv: Sequence[str]) -> int:
     gfx, cu_num = argv[1], int(argv[2])
     with install(gfx, cu_num, "--without-flydsl" not in argv):
-        from moefarm.families.aiter.source import load
-        aiter = load()
+        from moefarm.families.aiter import adapter, source
+        from moefarm.family import Shape
+        aiter = source.load()
         for line in sys.stdin:
             shape = line.strip()
-            tasks, unknown = aiter.capture(row_of(shape, gfx, cu_num))
+            tasks, unknown = aiter.capture(adapter.row_of(Shape.parse(shape), gfx, cu_num))
             print(json.dumps({"shape": shape, "tasks": [[t.generator, t.stage, t.name] for t in tasks],
                               "unknown": [str(error) for error in unknown]}))
     return 0

@@ -58,6 +58,21 @@ def quantise(x: Any, dtype: Any, kind: str) -> Tuple[Any, Any]:
     return values.reshape(x.shape), scale.reshape(1 if width is None else rows.shape[0], -1)
 
 
+def get_hip_quant(q_type: Any) -> Any:
+    """The operator that quantises activations with the scales of a member of AITER's QuantType."""
+    if q_type.name == "No":
+        return lambda x, **_: (x, None)
+
+    def quant(x: Any, quant_dtype: Any = None, transpose_scale: bool = False, **_: Any) -> Tuple[Any, Any]:
+        values, scale = quantise(x, quant_dtype, q_type.name)
+        if q_type.name == "per_Tensor":
+            return values, scale.view(1)
+        shape = scale.shape if x.dim() == 2 else (*x.shape[:-1], scale.shape[1])
+        return values, (scale.t().contiguous() if transpose_scale else scale).reshape(shape)
+
+    return quant
+
+
 def sort_routes(ids: Any, weights: Any, experts: int, block: int) -> Tuple[List[int], List[float], List[int]]:
     """AITER's moe_sorting: packed ids, weights, and the expert of each block."""
     tokens, topk = ids.shape
@@ -80,7 +95,7 @@ class Ops:
     def __init__(self, aiter: Any) -> None:
         self.aiter, self.calls = aiter.aiter, []  # type: Any, List[str]
         self.break_result, self.fail = False, False
-        self.aiter.get_hip_quant = aiter.fused_moe.get_quant = self.get_hip_quant
+        self.aiter.get_hip_quant = aiter.fused_moe.get_quant = get_hip_quant
         self.aiter.dynamic_per_token_scaled_quant = self.quantise_rows
         self.aiter.moe_sorting_opus_get_workspace_size = lambda *_: 0
         aiter.fused_moe.torch = CpuTorch()
@@ -93,20 +108,6 @@ class Ops:
             setattr(self.aiter, name, bound)
             if hasattr(aiter.tuner, name):
                 setattr(aiter.tuner, name, bound)
-
-    def get_hip_quant(self, q_type: Any) -> Any:
-        if q_type.name == "No":
-            return lambda x, **_: (x, None)
-
-        def quant(x: Any, quant_dtype: Any = None, transpose_scale: bool = False, **_: Any
-                  ) -> Tuple[Any, Any]:
-            values, scale = quantise(x, quant_dtype, q_type.name)
-            if q_type.name == "per_Tensor":
-                return values, scale.view(1)
-            shape = scale.shape if x.dim() == 2 else (*x.shape[:-1], scale.shape[1])
-            return values, (scale.t().contiguous() if transpose_scale else scale).reshape(shape)
-
-        return quant
 
     def quantise_rows(self, out: Any, x: Any, scale: Any) -> None:
         values, scales = quantise(x, out.dtype, "per_Token")

@@ -24,13 +24,10 @@ AITER = source.load()
 
 
 def get_quant(q_type: Any) -> Any:
-    """Stands for AITER's operators, which round. AITER's quantisation in torch truncates int8 values."""
-
-    def quant(x: Any, quant_dtype: Any = None, **_: Any) -> Any:
-        values, scale = aiter_ops.quantise(x, quant_dtype, q_type.name)
-        return values, scale.view(1) if q_type.name == "per_Tensor" else scale.view(*x.shape[:-1], -1)
-
-    return quant
+    """Stands for AITER's operators, which round. AITER's quantisation in torch truncates int8 values. Scales
+    are not transposed, because the references read them in the order of the rows."""
+    quantise = aiter_ops.get_hip_quant(q_type)
+    return lambda x, transpose_scale=False, **options: quantise(x, **options)
 
 
 AITER.aiter.get_hip_quant = get_quant
@@ -40,7 +37,6 @@ class Reference(launch.Launcher):
     """Computes a task by its reference."""
 
     def launch(self, tensors: launch.Tensors, weights: Mapping[str, launch.Weights]) -> List[launch.Copy]:
-        tensors = launch.typed(self.aiter, tensors, self.shape)
         data: Dict[str, Any] = self.data(tensors, weights)
         for name in ("w1", "w2"):
             data[f"{name}_scale"] = launch.weight_scale(self.shape, tensors, name)
@@ -55,12 +51,12 @@ def is_measured(task: tasks.Task) -> bool:
     """AITER's references of stage 1 with per_1x128 quantise h without its scales: that for CK drops them, and
     that for assembly kernels quantises values that are already quantised."""
     return task.block_m == 32 and not task.flat and (
-        task.stage != "stage1" or task.key[11].name != "per_1x128")
+        task.stage != "stage1" or task.q_type.name != "per_1x128")
 
 
 class References(adapter.AiterFamily):
     def enumerate(self, shape: Shape, device: Device) -> Iterable[adapter.Offer]:
-        return super().enumerate(shape, dataclasses.replace(device, name="cpu:0", gfx=GFX, cu_num=CU_NUM))
+        return super().enumerate(shape, dataclasses.replace(device, name="hip:amd:0", gfx=GFX, cu_num=CU_NUM))
 
     def _offer(self, tasks: Sequence[tasks.Task], shape: Shape) -> Iterable[adapter.Offer]:
         first = {task.stage: task for task in reversed(tasks) if is_measured(task)}

@@ -24,7 +24,8 @@ MISSING = aiter_host.missing()
 if not MISSING:
     HOST = aiter_host.install(GFX, CU_NUM)
     import torch
-    from moefarm.families.aiter import launch, production, source, steps, table, tasks
+    from moefarm.families.aiter import adapter, launch, production, source, steps, table, tasks
+    from moefarm.family import Shape
 
     import aiter_ops
 
@@ -36,25 +37,9 @@ T, H, I, E, K = 4, 256, 256, 4, 2
 class Layer(NamedTuple):
     """A layer whose tensors are as the farm describes them (kernels/core/tensors.h)."""
 
-    shape: Any
+    shape: "Shape"
     tensors: Dict[str, Any]
     y: Any  # double precision, from the quantised values
-
-
-class Shape(NamedTuple):
-    token: int
-    model_dim: int
-    inter_dim: int
-    expert: int
-    topk: int
-    act_type: str
-    dtype: str
-    q_dtype_a: str
-    q_dtype_w: str
-    q_type: str
-    use_g1u1: bool
-    doweight_stage1: bool
-    form: str = ""
 
 
 # (activation, dtype, q_type, doweight_stage1)
@@ -70,18 +55,13 @@ KINDS: List[Tuple[str, str, str, bool]] = [
 ]
 
 
-def shape_of(kind: Tuple[str, str, str, bool]) -> Shape:
+def shape_of(kind: Tuple[str, str, str, bool]) -> "Shape":
     act, dtype, q_type, doweight = kind
     return Shape(T, H, I, E, K, f"ActivationType.{act}", "torch.bfloat16", dtype, dtype,
                  f"QuantType.{q_type}", True, doweight)
 
 
-def as_bytes(values: Any) -> Any:
-    """8-bit floats reach a family as bytes."""
-    return values.view(torch.uint8) if values.element_size() == 1 and values.is_floating_point() else values
-
-
-def quantise_weight(w: Any, shape: Shape) -> Tuple[Any, Any]:
+def quantise_weight(w: Any, shape: "Shape") -> Tuple[Any, Any]:
     """Values [E, N, K] and scales in the farm's shapes: [E], [E, N, 1], [E, N/128, K/128]."""
     kind = shape.q_type.split(".")[1]
     dtype = launch.dtype_of(AITER, shape.q_dtype_w)
@@ -106,13 +86,13 @@ def make_layer(kind: Tuple[str, str, str, bool]) -> Layer:
     tensors["topk_ids"] = ids.int()
     for name, size in (("w1", (E, 2 * I, H)), ("w2", (E, H, I))):
         values, scale = quantise_weight(torch.randn(*size).bfloat16() / 10, shape)
-        tensors[name] = as_bytes(values)
+        tensors[name] = values
         if scale is not None:
             tensors[f"{name}_scale"] = scale
     return Layer(shape, tensors, expected(shape, tensors))
 
 
-def through_quant(x: Any, shape: Shape) -> Any:
+def through_quant(x: Any, shape: "Shape") -> Any:
     """x rounded as the layer quantises activations."""
     kind = shape.q_type.split(".")[1]
     if kind == "No":
@@ -121,10 +101,8 @@ def through_quant(x: Any, shape: Shape) -> Any:
     return aiter_ops.decode_rows(values, scale, False)
 
 
-def expected(shape: Shape, tensors: Dict[str, Any]) -> Any:
-    dtype = launch.dtype_of(AITER, shape.q_dtype_w)
-    w1, w2 = (aiter_ops.decode_weight(tensors[name].view(dtype), tensors.get(f"{name}_scale"))
-              for name in ("w1", "w2"))
+def expected(shape: "Shape", tensors: Dict[str, Any]) -> Any:
+    w1, w2 = (aiter_ops.decode_weight(tensors[name], tensors.get(f"{name}_scale")) for name in ("w1", "w2"))
     x, ids, factors = through_quant(tensors["x"], shape), tensors["topk_ids"].long(), tensors["topk_weights"]
     act = torch.nn.functional.gelu if shape.act_type.endswith("Gelu") else torch.nn.functional.silu
     gate_up = torch.einsum("th,tknh->tkn", x, w1[ids])
@@ -136,7 +114,7 @@ def expected(shape: Shape, tensors: Dict[str, Any]) -> Any:
     return (z if shape.doweight_stage1 else z * factors[..., None].double()).sum(1)
 
 
-def outputs_for(shape: Shape, block_m: int) -> Dict[str, Any]:
+def outputs_for(shape: "Shape", block_m: int) -> Dict[str, Any]:
     """Output buffers, filled with a pattern that no result has."""
     rows = -(-(T * K + min(E, T * K) * (block_m - 1)) // block_m) * block_m
     spec = steps.h_spec(shape)
@@ -147,8 +125,8 @@ def outputs_for(shape: Shape, block_m: int) -> Dict[str, Any]:
                "sorted_num_valid": torch.full((2,), -7, dtype=torch.int32)}
     if spec.startswith("h/bf16"):
         return {**tensors, "h": torch.full((T * K, I), float("nan")).bfloat16()}
-    return {**tensors, "h": torch.full((T * K, I), 0x7F, dtype=torch.uint8),
-            "h_scale": torch.full((T * K, I // 128), float("nan"))}
+    h = torch.full((T * K, I), 0x7F, dtype=torch.uint8).view(launch.dtype_of(AITER, shape.q_dtype_a))
+    return {**tensors, "h": h, "h_scale": torch.full((T * K, I // 128), float("nan"))}
 
 
 def error_of(y: Any, reference: Any) -> float:
@@ -158,9 +136,8 @@ def error_of(y: Any, reference: Any) -> float:
     return float(((y.double() - reference).norm(dim=1) / reference.norm(dim=1)).max())
 
 
-def capture(shape: Shape) -> "Tuple[tasks.Task, ...]":
-    row = dict(zip(tasks.KEY_COLUMNS[2:], shape), gfx=GFX, cu_num=CU_NUM)
-    known, unknown = AITER.capture({**row, "use_g1u1": 1, "doweight_stage1": int(shape.doweight_stage1)})
+def capture(shape: "Shape") -> "Tuple[tasks.Task, ...]":
+    known, unknown = AITER.capture(adapter.row_of(shape, GFX, CU_NUM))
     assert not unknown, unknown
     return known
 
@@ -169,7 +146,7 @@ def inputs_of(task: "tasks.Task", layer: Layer, buffers: Dict[str, Any]) -> Dict
     """What the runner passes: the tensors that the step names, and no others."""
     described = steps.describe(task, layer.shape)
     everything = {**layer.tensors, **buffers}
-    names = [spec.split("/")[0] for spec in described["needs"] + described["gives"]]
+    names = [spec.split("/")[0] for spec in (*described.needs, *described.gives)]
     return {name: tensor for name, tensor in everything.items() if name.split("_")[0] in names}
 
 
@@ -268,7 +245,7 @@ class Launch(unittest.TestCase):
             self.run_task(one, layer, buffers)
             self.run_task(two, layer, buffers)
             for name, tensor in layer.tensors.items():
-                self.assertTrue(torch.equal(as_bytes(tensor), as_bytes(before[name])), name)
+                self.assertTrue(torch.equal(tensor.view(torch.uint8), before[name].view(torch.uint8)), name)
 
 
 @unittest.skipIf(MISSING, MISSING)
@@ -279,15 +256,14 @@ class OneRow(unittest.TestCase):
         OPS.break_result = OPS.fail = False
         OPS.calls.clear()
 
-    def row(self, shape: Shape, **results: Any) -> Dict[str, Any]:
-        key = dict(zip(tasks.KEY_COLUMNS[2:], shape), gfx=GFX, cu_num=CU_NUM)
-        return {**key, **results}
+    def row(self, shape: "Shape", **results: Any) -> Dict[str, Any]:
+        return {**adapter.row_of(shape, GFX, CU_NUM), **results}
 
     def run_row(self, layer: Layer, row: Dict[str, Any]) -> Any:
         weights = launch.convert_weights(AITER, layer.shape, layer.tensors)
         return production.run_row(AITER, row, layer.tensors, weights)
 
-    def rows(self, shape: Shape) -> List[Dict[str, Any]]:
+    def rows(self, shape: "Shape") -> List[Dict[str, Any]]:
         known, rows = capture(shape), []
         for block_m in (16, 32, 64, 128):
             ones, twos = ([t.name for t in known if t.stage == stage and t.block_m == block_m]

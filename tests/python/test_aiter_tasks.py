@@ -2,15 +2,16 @@
 
 The tuples are recorded from ROCm/aiter at e4048607, with texts in place of torch's and AITER's objects."""
 import csv
+import dataclasses
 import io
 import pathlib
 import sys
-import types
 import unittest
 from typing import Any, Callable, Dict, List, Tuple
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 from moefarm.families.aiter import steps, table, tasks  # noqa: E402
+from moefarm.family import Shape  # noqa: E402
 
 FP8 = "torch.float8_e4m3fnuz"
 KEY = ("gfx942", 304, 64, 6144, 4096, 8, 2, "ActivationType.Silu", "torch.bfloat16", FP8, FP8,
@@ -113,15 +114,12 @@ class Decode(unittest.TestCase):
         odd = changed(3, function("run_new"))
         known, unknown = tasks.decode_all([GOOD, odd, TASKS[1][0], odd], "0.1.99")
         self.assertEqual([task.name for task in known], [STAGE1, CK1])
-        self.assertEqual([(error.kernel, error.what) for error in unknown],
+        self.assertEqual([(error.kernel, error.problem) for error in unknown],
                          [(STAGE1, "launcher run_new is not known")])
 
 
-def shape(**fields: Any) -> Any:
-    usual = {"token": 64, "model_dim": 6144, "inter_dim": 4096, "expert": 8, "topk": 2, "q_dtype_a": FP8,
-             "q_dtype_w": FP8, "q_type": "QuantType.per_1x128", "use_g1u1": True, "doweight_stage1": False,
-             "form": ""}
-    return types.SimpleNamespace(**{**usual, **fields})
+def shape(**fields: Any) -> Shape:
+    return dataclasses.replace(Shape.parse(",".join(str(value) for value in KEY[2:])), **fields)
 
 
 X, Y, H8 = "x/bf16/none/token", "y/bf16/none/token", "h/fp8fnuz/per_1x128/slot"
@@ -153,17 +151,17 @@ class Steps(unittest.TestCase):
             task = tasks.decode(TASKS[index][0], 0, "0.1.0")
             with self.subTest(task.name, **fields):
                 step = steps.describe(task, shape(**fields))
-                self.assertEqual("+".join(step["covers"]), covers)
-                self.assertEqual(step["gives"], gives)
+                self.assertEqual("+".join(step.covers), covers)
+                self.assertEqual(step.gives, gives)
                 if needs:
-                    self.assertEqual(step["needs"], needs)
-                self.assertEqual(step["block_m"], task.block_m)
+                    self.assertEqual(step.needs, needs)
+                self.assertEqual(step.block_m, task.block_m)
 
     def test_a_pipeline_covers_each_op_once(self) -> None:
         for fields in ({}, TOKEN, {**TOKEN, "doweight_stage1": True}):
             parts = [steps.describe_sort(16)]
             parts += [steps.describe(tasks.decode(TASKS[i][0], 0, ""), shape(**fields)) for i in (0, 2)]
-            ops = sorted(op for part in parts for op in part["covers"])
+            ops = sorted(op for part in parts for op in part.covers)
             self.assertEqual(ops, sorted("sort quant1 gather gemm1 act quant2 gemm2 weight combine".split()))
 
     def test_layouts_without_a_name(self) -> None:

@@ -26,7 +26,7 @@ def row_of(shape: Shape, gfx: str, cu_num: int) -> Dict[str, Any]:
 
 
 class AiterKernel(TorchKernel):
-    """An opened task, or the sort. It writes the farm's buffers, except for what `finish` copies."""
+    """An opened task, or the sort. `finish` copies the results that AITER wrote to memory of its own."""
 
     def __init__(self, launcher: Union[Launcher, Sorter], output: str) -> None:
         super().__init__(output)
@@ -49,8 +49,6 @@ class AiterKernel(TorchKernel):
 
 
 class AiterFamily(Family):
-    """See the package's text."""
-
     name = "aiter"
 
     def enumerate(self, shape: Shape, device: Device) -> Iterable[Offer]:
@@ -67,7 +65,7 @@ class AiterFamily(Family):
                             "flydsl, which this interpreter does not have")
 
     def _refuse(self, shape: Shape, device: Device) -> Optional[Rejection]:
-        if device.vendor == "nvidia":
+        if device.vendor != "amd":
             return Rejection("*", "device", f"AITER's kernels run on AMD devices, not on {device.name}")
         if shape.form:
             return Rejection("*", "form", f"AITER's keys cannot express form '{shape.form}'")
@@ -85,14 +83,14 @@ class AiterFamily(Family):
         offered = []
         for task in tasks:
             try:
-                candidate = Candidate(foreign=True, **describe(task, shape))
+                candidate = describe(task, shape)
             except NotLaunched as error:
                 yield Rejection(task.name, error.rule, str(error))
                 continue
             offered.append(task)
             yield candidate
         for block_m in sorts_of(offered):
-            yield Candidate(foreign=True, **describe_sort(block_m))
+            yield describe_sort(block_m)
 
     def open(self, candidate: Candidate, shape: Shape) -> AiterKernel:
         aiter = source.load()

@@ -5,16 +5,18 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
+from moefarm.family import Shape
+
 from .source import Aiter
-from .steps import ShapeLike, is_quantised, quantises_h
+from .steps import quantises_h
 from .tasks import Task
 
 Tensors = Mapping[str, Any]  # torch tensors under the names of moefarm.family.Kernel.launch
-Copy = Tuple[str, Any]  # name of an output, and the tensor that has its contents
+Copy = Tuple[str, Any]  # name of an output, and the tensor in AITER's memory that `finish` copies to it
 
 
 class Weights(NamedTuple):
-    """A weight in AITER's layout and its scales. The farm's plain weight stays where it is."""
+    """A weight in AITER's layout, and its scales (None without quantisation)."""
 
     values: Any
     scale: Any
@@ -25,19 +27,8 @@ def dtype_of(aiter: Aiter, name: str) -> Any:
     return getattr(aiter.torch, name.split(".")[-1])
 
 
-def typed(aiter: Aiter, tensors: Tensors, shape: ShapeLike) -> Dict[str, Any]:
-    """Gives 8-bit floats, which arrive as bytes, their dtype."""
-    kinds = {"w1": shape.q_dtype_w, "w2": shape.q_dtype_w, "h": shape.q_dtype_a}
-    result = dict(tensors)
-    for name, kind in kinds.items():
-        if name in tensors and tensors[name].dtype == aiter.torch.uint8:
-            result[name] = tensors[name].view(dtype_of(aiter, kind))
-    return result
-
-
-def convert_weights(aiter: Aiter, shape: ShapeLike, tensors: Tensors) -> Dict[str, Weights]:
+def convert_weights(aiter: Aiter, shape: Shape, tensors: Tensors) -> Dict[str, Weights]:
     """Shuffles weights as AITER's kernels read them. Scales keep their order and get AITER's dimensions."""
-    tensors = typed(aiter, tensors, shape)
     converted = {}
     for name in ("w1", "w2"):
         values = aiter.tuner.shuffle_weight(tensors[name], (16, 16))
@@ -45,9 +36,9 @@ def convert_weights(aiter: Aiter, shape: ShapeLike, tensors: Tensors) -> Dict[st
     return converted
 
 
-def weight_scale(shape: ShapeLike, tensors: Tensors, name: str) -> Any:
+def weight_scale(shape: Shape, tensors: Tensors, name: str) -> Any:
     """Scales with the dimensions that AITER's tuner gives them: [E, 1], [E, N, 1] or [E, blocks, 1]."""
-    if not is_quantised(shape):
+    if not shape.is_quantised:
         return None
     scale = tensors[f"{name}_scale"]
     experts = tensors[name].shape[0]
@@ -57,14 +48,14 @@ def weight_scale(shape: ShapeLike, tensors: Tensors, name: str) -> Any:
 class Launcher:
     """One task, ready to launch."""
 
-    def __init__(self, aiter: Aiter, task: Task, shape: ShapeLike) -> None:
+    def __init__(self, aiter: Aiter, task: Task, shape: Shape) -> None:
         self.aiter, self.task, self.shape = aiter, task, shape
-        self.q_type = task.key[11]
+        self.q_type = task.q_type
         self.q_dtype = dtype_of(aiter, shape.q_dtype_a)
 
     def launch(self, tensors: Tensors, weights: Mapping[str, Weights]) -> List[Copy]:
-        """Computes the step on torch's current stream. Returns what is not in the farm's buffers yet."""
-        tensors = typed(self.aiter, tensors, self.shape)
+        """Computes the step on torch's current stream. Returns the results that AITER wrote to memory of its
+        own; the others are in the farm's buffers."""
         data = self.data(tensors, weights)
         outputs = [data["out"]] if self._has_output() else []
         with self.aiter.outputs(outputs):
@@ -104,7 +95,7 @@ class Launcher:
     def _add_x(self, data: Dict[str, Any], x: Any) -> None:
         data["input"] = data["a1_qt"] = x
         data["a1_scale"] = data["a1_scale_t"] = data["a1_scale_fp4_sort"] = None
-        if not is_quantised(self.shape):
+        if not self.shape.is_quantised:
             return
         if self.task.xbf16:
             data["a1_scale_t"] = x.new_empty(0)
@@ -119,7 +110,7 @@ class Launcher:
     def _add_h(self, data: Dict[str, Any], tensors: Tensors) -> None:
         h = tensors["h"].view(self.shape.token, self.shape.topk, self.shape.inter_dim)
         scale = tensors.get("h_scale")
-        if is_quantised(self.shape) and scale is None:
+        if self.shape.is_quantised and scale is None:
             h, scale = self.aiter.aiter.get_hip_quant(self.q_type)(h, quant_dtype=self.q_dtype)
             h = h.view(self.shape.token, self.shape.topk, self.shape.inter_dim)
         elif scale is not None:
@@ -170,11 +161,11 @@ class Launcher:
 class Sorter:
     """aiter.moe_sorting for one block size. It does not zero the output, because the tuner's launchers do."""
 
-    def __init__(self, aiter: Aiter, block_m: int, shape: Any) -> None:
+    def __init__(self, aiter: Aiter, block_m: int, shape: Shape) -> None:
         self.aiter, self.block_m, self.shape = aiter, block_m, shape
 
     def launch(self, tensors: Tensors, _weights: Any = None) -> List[Copy]:
-        """As Launcher.launch."""
+        """Like Launcher.launch. All results are in memory of AITER."""
         results = self.aiter.fused_moe.moe_sorting(
             tensors["topk_ids"], tensors["topk_weights"], self.shape.expert, self.shape.model_dim,
             self.aiter.torch.bfloat16, self.block_m, accumulate=False)
@@ -182,11 +173,9 @@ class Sorter:
 
 
 def finish(tensors: Tensors, copies: Sequence[Copy]) -> None:
-    """Copies results into the farm's buffers. AITER's sorted rows may be fewer or more than the farm's; what
-    only one of them has is beyond the rows of any routing."""
+    """Copies results to the farm's buffers. AITER may allocate fewer or more sorted rows than the farm; no
+    routing fills the rows that only one of them has."""
     for name, result in copies:
         to = tensors[name].view(-1)
-        if result.element_size() == to.element_size() == 1:
-            result = result.view(to.dtype)  # bytes and 8-bit floats are copied as they are
         rows = min(to.numel(), result.numel())
         to[:rows].copy_(result.reshape(-1)[:rows])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import hashlib
 import importlib
 import importlib.metadata
@@ -209,12 +210,7 @@ def _commit_of(root: str) -> Optional[str]:
         return None
 
 
-_loaded: Dict[str, Aiter] = {}
-
-
+@functools.cache
 def load() -> Aiter:
     """Imports AITER once per process."""
-    folder = os.environ.get(FOLDER_ENV, "")
-    if folder not in _loaded:
-        _loaded[folder] = Aiter()
-    return _loaded[folder]
+    return Aiter()

@@ -9,7 +9,9 @@ pipeline are those of fused_moe():
 The intermediate h has AITER's order [token, topk, inter_dim], which the farm calls "slot"."""
 from __future__ import annotations
 
-from typing import Any, Dict, List, Protocol, Sequence, Tuple
+from typing import List, Sequence, Tuple
+
+from moefarm.family import Candidate, Shape
 
 from .tasks import Task
 
@@ -24,37 +26,6 @@ SCALES = {"QuantType.No": ("none", "none"), "QuantType.per_Tensor": ("per_tensor
 REORDER_TOLERANCE = 0.01
 
 
-class ShapeLike(Protocol):
-    """The fields of moefarm.family.Shape that a step depends on."""
-
-    @property
-    def token(self) -> int: ...
-
-    @property
-    def model_dim(self) -> int: ...
-
-    @property
-    def inter_dim(self) -> int: ...
-
-    @property
-    def topk(self) -> int: ...
-
-    @property
-    def q_dtype_a(self) -> str: ...
-
-    @property
-    def q_dtype_w(self) -> str: ...
-
-    @property
-    def q_type(self) -> str: ...
-
-    @property
-    def use_g1u1(self) -> bool: ...
-
-    @property
-    def doweight_stage1(self) -> bool: ...
-
-
 class NotLaunched(ValueError):
     """A kernel that AITER's tuner tries and this family does not launch. `rule` is a short word."""
 
@@ -63,16 +34,12 @@ class NotLaunched(ValueError):
         self.rule = rule
 
 
-def is_quantised(shape: ShapeLike) -> bool:
-    return shape.q_type != "QuantType.No"
-
-
-def quantises_h(task: Task, shape: ShapeLike) -> bool:
+def quantises_h(task: Task, shape: Shape) -> bool:
     """True if the kernel of stage 1 writes h quantised, which AITER's do only with scales per 1x128."""
     return task.stage == "stage1" and shape.q_type == "QuantType.per_1x128"
 
 
-def refuse(shape: ShapeLike, task: Task) -> None:
+def refuse(shape: Shape, task: Task) -> None:
     """Raises NotLaunched if the family cannot launch the task."""
     if shape.q_type not in SCALES or shape.q_dtype_w not in FORMATS or shape.q_dtype_a not in FORMATS:
         raise NotLaunched("layout", f"{task.generator}:{task.name} is enumerated but not launched: with "
@@ -80,15 +47,16 @@ def refuse(shape: ShapeLike, task: Task) -> None:
                           f"tensors have layouts that the farm has no name for")
 
 
-def h_spec(shape: ShapeLike) -> str:
-    """h between the stages."""
+def h_spec(shape: Shape) -> str:
+    """The tensor spec of h between the stages."""
     if shape.q_type == "QuantType.per_1x128":
         return f"h/{FORMATS[shape.q_dtype_a]}/per_1x128/slot"
     return "h/bf16/none/slot"
 
 
-def weight_specs(shape: ShapeLike) -> List[str]:
-    """Both weights: AITER's kernels of one stage take both, the other for its sizes only."""
+def weight_specs(shape: Shape) -> List[str]:
+    """Both weights, because AITER's kernels of each stage take both. They read only the sizes of the other
+    stage's weight."""
     return [f"{weight}/{FORMATS[shape.q_dtype_w]}/{SCALES[shape.q_type][1]}/row" for weight in ("w1", "w2")]
 
 
@@ -96,27 +64,26 @@ def sorted_spec(block_m: int) -> str:
     return f"sorted/index/none/sorted.{block_m}"
 
 
-def describe(task: Task, shape: ShapeLike) -> Dict[str, Any]:
-    """Returns the fields of moefarm.family.Candidate. Raises NotLaunched."""
+def describe(task: Task, shape: Shape) -> Candidate:
+    """Returns the step of a task. Raises NotLaunched."""
     refuse(shape, task)
     covers, needs, gives = {"stage1": _stage1, "stage2": _stage2, "one": _one}[task.stage](task, shape)
     adds = task.stage != "stage1"
-    return {"name": task.name, "covers": covers, "needs": needs, "gives": gives, "block_m": task.block_m,
-            "flops": _flops(task.stage, shape), "reorder_tolerance": REORDER_TOLERANCE if adds else 0.0,
-            "aiter": True}
+    return Candidate(task.name, covers, needs, gives, task.block_m, flops=_flops(task.stage, shape),
+                     reorder_tolerance=REORDER_TOLERANCE if adds else 0.0, aiter=True, foreign=True)
 
 
-def describe_sort(block_m: int) -> Dict[str, Any]:
+def describe_sort(block_m: int) -> Candidate:
     """The step aiter.moe_sorting."""
-    return {"name": SORT.format(block_m), "covers": ["sort"], "needs": ["topk/index/none/token"],
-            "gives": [sorted_spec(block_m)], "block_m": block_m, "aiter": True}
+    return Candidate(SORT.format(block_m), ["sort"], ["topk/index/none/token"], [sorted_spec(block_m)],
+                     block_m, aiter=True, foreign=True)
 
 
 _Step = Tuple[List[str], List[str], List[str]]
 
 
-def _stage1(task: Task, shape: ShapeLike) -> _Step:
-    covers = ["quant1"] if is_quantised(shape) else []
+def _stage1(task: Task, shape: Shape) -> _Step:
+    covers = ["quant1"] if shape.is_quantised else []
     covers += ["gather", "gemm1", "act"]
     covers += ["quant2"] if quantises_h(task, shape) else []
     covers += ["weight"] if shape.doweight_stage1 else []
@@ -124,15 +91,15 @@ def _stage1(task: Task, shape: ShapeLike) -> _Step:
     return covers, needs, [h_spec(shape)]
 
 
-def _stage2(task: Task, shape: ShapeLike) -> _Step:
-    covers = ["quant2"] if is_quantised(shape) and h_spec(shape).startswith("h/bf16") else []
+def _stage2(task: Task, shape: Shape) -> _Step:
+    covers = ["quant2"] if shape.is_quantised and h_spec(shape).startswith("h/bf16") else []
     covers += ["gemm2", "combine"] + ([] if shape.doweight_stage1 else ["weight"])
     needs = [h_spec(shape), sorted_spec(task.block_m), *weight_specs(shape)]
     return covers, needs, ["y/bf16/none/token"]
 
 
-def _one(task: Task, shape: ShapeLike) -> _Step:
-    quants = ["quant1", "quant2"] if is_quantised(shape) else []
+def _one(task: Task, shape: Shape) -> _Step:
+    quants = ["quant1", "quant2"] if shape.is_quantised else []
     covers = quants + ["gather", "gemm1", "act", "gemm2", "weight", "combine"]
     routes = "topk/index/none/token" if task.flat else sorted_spec(task.block_m)
     covers += ["sort"] if task.flat else []
@@ -140,7 +107,7 @@ def _one(task: Task, shape: ShapeLike) -> _Step:
     return covers, needs, ["y/bf16/none/token"]
 
 
-def _flops(stage: str, shape: ShapeLike) -> float:
+def _flops(stage: str, shape: Shape) -> float:
     rows = float(shape.token * shape.topk)
     gemm1 = 2 * rows * shape.model_dim * shape.inter_dim * (2 if shape.use_g1u1 else 1)
     gemm2 = 2 * rows * shape.model_dim * shape.inter_dim

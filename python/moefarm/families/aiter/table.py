@@ -20,7 +20,7 @@ _FLAGS = ("use_g1u1", "doweight_stage1", "run_1stage", "xbf16", "flat")
 
 
 class BadRow(ValueError):
-    """A row that AITER's dispatcher would not find or not run. The text names the column."""
+    """AITER's dispatcher would not find the row or not run it. The text names the column."""
 
 
 def one_row(row: Mapping[str, Any]) -> str:

@@ -42,12 +42,12 @@ GENERATORS: Mapping[str, str] = {
 
 
 class UnknownTask(ValueError):
-    """A tuple whose form is not known. The text names AITER's version and what differs."""
+    """A tuple whose form is not known. The text names AITER's version and the difference (`problem`)."""
 
-    def __init__(self, number: int, version: str, what: str, kernel: str = "*") -> None:
-        super().__init__(f"AITER {version}: task {number}: {what}; this moefarm knows the tasks of AITER "
+    def __init__(self, number: int, version: str, problem: str, kernel: str = "*") -> None:
+        super().__init__(f"AITER {version}: task {number}: {problem}; this moefarm knows the tasks of AITER "
                          f"{' and '.join(KNOWN_COMMITS)}: install one of them or a newer moefarm")
-        self.what, self.kernel = what, kernel
+        self.problem, self.kernel = problem, kernel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,12 +63,17 @@ class Task:
     key: Tuple[Any, ...]  # the values of KEY_COLUMNS
     launcher: Callable[..., Any]
     data: Tuple[str, ...]  # names of the tensors that the launcher takes first
-    arguments: Tuple[Any, ...]  # what it takes after them
+    arguments: Tuple[Any, ...]  # the launcher's further arguments
     options: Mapping[str, Any]  # its keyword arguments
     reference: Callable[..., Any]
     reference_data: Tuple[str, ...]
     reference_arguments: Tuple[Any, ...]
     reference_options: Mapping[str, Any]
+
+    @property
+    def q_type(self) -> Any:
+        """The member of AITER's QuantType."""
+        return self.key[KEY_COLUMNS.index("q_type")]
 
     @property
     def launcher_name(self) -> str:
@@ -115,12 +120,12 @@ def decode_all(tasks: Sequence[Sequence[Any]], version: str
         try:
             known.append(decode(task, number, version))
         except UnknownTask as error:
-            unknown.setdefault(error.what, error)
+            unknown.setdefault(error.problem, error)
     return tuple(known), tuple(unknown.values())
 
 
 def _wrong_tag(tag: Any) -> str:
-    """What is wrong with slot 0; "" if nothing."""
+    """Returns the problem of slot 0, or ""."""
     if not isinstance(tag, (tuple, list)) or len(tag) not in (4, 5, 6):
         return "the tag is not (key, stage, kernel name, block_m[, flat[, v2]])"
     key, stage, name, block_m = tag[:4]
@@ -134,7 +139,7 @@ def _wrong_tag(tag: Any) -> str:
 
 
 def _wrong_call(call: Sequence[Any], role: str) -> str:
-    """What is wrong with a function, its ([names of data], *arguments) and its keyword arguments."""
+    """Returns the problem of a function, its ([names of data], *arguments) and keyword arguments, or ""."""
     function, arguments, options = call
     if not callable(function):
         return f"the {role} is not a function"
