@@ -44,8 +44,8 @@ _COLUMNS = ("token", "model_dim", "inter_dim", "expert", "topk", "act_type", "dt
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """One kernel with its parameters. The name alone must tell the parameters, because production rebuilds
-    the kernel from its name: letters, digits, '_', '.' and '-', at most 159."""
+    """One kernel with its parameters. The name must contain the parameters, because production rebuilds the
+    kernel from its name alone. It has at most 159 letters, digits, '_', '.' and '-'."""
 
     name: str
     covers: Sequence[str]  # ops: sort quant1 gather gemm1 act quant2 gemm2 weight combine
@@ -173,7 +173,7 @@ class Shape:
 class Kernel(abc.ABC):
     """A candidate that is ready to launch."""
 
-    weights: Any = None  # what Family.convert_weights returned
+    weights: Any = None  # result of Family.convert_weights
     # GPU: why launches cannot be captured. They are then timed one by one (mode `eager`) and not ranked.
     not_captured: str = ""
 
@@ -191,10 +191,10 @@ class Kernel(abc.ABC):
         return 0
 
     def finish(self, tensors: Mapping[str, Tensor], stream: int) -> None:
-        """Copies results that are in memory of a framework to the outputs, after a timed run, untimed."""
+        """Copies results from memory of a framework to the outputs, after a timed run, untimed."""
 
     def close(self) -> None:
-        """Frees what the kernel holds."""
+        """Frees the kernel's memory and graphs."""
 
 
 class Family(abc.ABC):
@@ -229,7 +229,7 @@ class Family(abc.ABC):
         return ()
 
     def revision(self) -> str:
-        """The version of what the family calls, for example torch.__version__. The farm adds a hash of the
+        """The version of the called library, for example torch.__version__. The farm adds a hash of the
         family's source. Results of different revisions are never mixed."""
         return ""
 

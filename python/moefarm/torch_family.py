@@ -35,7 +35,7 @@ def as_torch(tensor: Tensor) -> torch.Tensor:
 
 
 class TorchKernel(Kernel):
-    """A candidate that is computed by `forward`. One memory pool holds all that its graphs use."""
+    """A candidate that is computed by `forward`. All its graphs share one memory pool."""
 
     def __init__(self, output: str = "y") -> None:
         self.output = output
@@ -48,7 +48,7 @@ class TorchKernel(Kernel):
     def forward(self, tensors: Mapping[str, torch.Tensor]) -> Optional[torch.Tensor]:
         """Computes the output. Returns it, or writes tensors[self.output] and returns None."""
 
-    # ---- what the farm calls ----
+    # ---- called by the farm ----
 
     def prepare(self, tensors: Mapping[str, Tensor], stream: int) -> int:
         if not stream:
@@ -152,15 +152,15 @@ class TorchFamily(Family):
 
 
 class Routing:
-    """Routes in the order of their experts, for grouped GEMMs over rows of one expert after the other."""
+    """Sorts routes by expert, for grouped GEMMs. A route is numbered token * topk + slot."""
 
     def __init__(self, token: int, topk: int, expert: int) -> None:
         self.token, self.topk, self.expert = token, topk, expert
         self._constants: Optional[Tuple[torch.Tensor, torch.Tensor]] = None
 
     def sort(self, ids: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
-        """Returns the route of each sorted row, and the end of each expert's rows (int32). Does not wait for
-        the device."""
+        """`ids`: [token, topk]. Returns the route of each sorted row (int64 [token * topk]), and the end of
+        each expert's rows (int32 [expert]). Does not wait for the device."""
         if self._constants is None:
             self._constants = (torch.arange(self.expert, dtype=ids.dtype, device=ids.device),
                                torch.arange(self.token * self.topk, device=ids.device))
@@ -169,7 +169,8 @@ class Routing:
         return routes, ends
 
     def combine(self, z: torch.Tensor, routes: torch.Tensor, weights: Optional[torch.Tensor]) -> torch.Tensor:
-        """Sums the rows of each token, times their routing weights."""
+        """Sums the rows of each token, times their routing weights. `z`: [token * topk, model_dim] in sorted
+        order; `routes`: from `sort`; `weights`: [token, topk], None: 1. Returns [token, model_dim]."""
         assert self._constants is not None
         row_of_route = torch.empty_like(routes).scatter_(0, routes, self._constants[1])
         rows = z.index_select(0, row_of_route).view(self.token, self.topk, -1)
@@ -186,7 +187,8 @@ ACTIVATIONS: Dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def activate(g: torch.Tensor, act_type: str, gated: bool) -> torch.Tensor:
-    """The activation of gemm1's output; with `gated`, columns are the gate and then the up half."""
+    """Applies the activation to rows of gemm1's output. With `gated`, the first half of a row is the gate,
+    and the result has half the columns. `act_type` is a key of ACTIVATIONS."""
     if not gated:
         return ACTIVATIONS[act_type](g)
     gate, up = g.chunk(2, -1)
@@ -195,7 +197,7 @@ def activate(g: torch.Tensor, act_type: str, gated: bool) -> torch.Tensor:
 
 def quantise_rows(x: torch.Tensor,
                   dtype: torch.dtype = torch.float8_e4m3fn) -> Tuple[torch.Tensor, torch.Tensor]:
-    """Returns x in FP8 and one scale per row (float32); x is about the product."""
+    """Returns x [rows, columns] in FP8 and one scale per row (float32 [rows]); x is about the product."""
     most = torch.finfo(dtype).max
     scale = (x.abs().amax(-1, keepdim=True).float() / most).clamp(min=1e-12)
     return (x.float() / scale).clamp(-most, most).to(dtype), scale.squeeze(-1)

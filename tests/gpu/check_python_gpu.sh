@@ -105,7 +105,7 @@ check_planted() {
 check_board() {
     local start=$SECONDS task
     echo "== scoreboard =="
-    # without our own whole-layer kernels, beside which torch's layer would be dropped after its first run
+    # without our own whole-layer kernels, because the farm would drop torch's layer after its first run
     start_farm board --families move,two_stage,two_stage_single_launch,torch_grouped \
         --family-py "$families/torch_grouped.py"
     printf '%s\n' "$header" "16,$layer,$bf16" "256,$layer,$bf16" "4096,$layer,$bf16" >"$state/board.csv"

@@ -15,7 +15,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
 import torch
 
-CALLS: List[Dict[str, Any]] = []  # {config, down, and what a test looks at}
+CALLS: List[Dict[str, Any]] = []  # {config, down, and further values for tests}
 _PACKAGE = "vllm.model_executor.layers.fused_moe"
 _MOE = "sglang.srt.layers.moe"
 

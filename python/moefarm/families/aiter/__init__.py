@@ -3,7 +3,7 @@
     moefarm-worker --device hip:amd:0 --python /opt/venv/bin/python3 --family-py moefarm.families.aiter
 
 tasks.py, table.py and steps.py need the standard library only; source.py imports the user's AITER; launch.py
-and production.py run its kernels; adapter.py is the interface to the farm."""
+runs its kernels; adapter.py is the interface to the farm. production.py is for tests only."""
 from typing import Any
 
 

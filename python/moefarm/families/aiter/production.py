@@ -1,4 +1,7 @@
-"""Runs one row of a tuned table through AITER's own fused_moe, as production does. Needs AITER and torch."""
+"""Runs one row of a tuned table through AITER's own fused_moe, as production does. Needs AITER and torch.
+
+No program of moefarm calls this module. test_aiter_launch.py uses it to check that AITER's dispatcher runs
+the kernels that a row names."""
 from __future__ import annotations
 
 import contextlib
@@ -71,7 +74,7 @@ def _config(aiter: Aiter, path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _chosen(aiter: Aiter) -> Iterator[List[Any]]:
-    """Collects what the dispatcher chooses."""
+    """Collects the choices of the dispatcher."""
     original, chosen = aiter.fused_moe.get_2stage_cfgs, []  # type: Any, List[Any]
 
     def choose(*arguments: Any, **options: Any) -> Any:
@@ -86,16 +89,16 @@ def _chosen(aiter: Aiter) -> Iterator[List[Any]]:
 
 
 def _kernels_of(metadata: Any) -> Dict[str, List[str]]:
-    """The texts among the arguments that the dispatcher binds to each stage, which include kernel names."""
+    """The arguments that the dispatcher binds to each stage, as text. They include the kernel's name."""
     return {stage: [str(v) for v in getattr(getattr(metadata, stage, None), "keywords", {}).values()]
             for stage in ("stage1", "stage2")}
 
 
-_KERNELS = ("_ZN", "moe_", "flydsl", "opus", "cktile")  # how kernel names begin
+_KERNELS = ("_ZN", "moe_", "flydsl", "opus", "cktile")  # prefixes of kernel names
 
 
 def _check_used(row: Mapping[str, Any], chosen: List[Any]) -> None:
-    used = _kernels_of(chosen[-1]) if chosen else {"stage1": [], "stage2": []}
+    used = _kernels_of(chosen[-1] if chosen else None)
     for stage, column in (("stage1", "kernelName1"), ("stage2", "kernelName2")):
         kernel = str(row.get(column) or "")
         if kernel and kernel not in used[stage]:

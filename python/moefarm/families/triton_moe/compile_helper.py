@@ -21,7 +21,7 @@ def _attempt(action: Callable[[], object]) -> str:
 
 
 def main() -> None:
-    # what frameworks print must not be read as an answer
+    # frameworks print to standard output, which then goes to standard error
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 

@@ -22,9 +22,9 @@ class _Helper:
     def __init__(self, module: str, shape: str) -> None:
         self.process = subprocess.Popen([sys.executable, "-I", HELPER], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, text=True)
-        self.is_ready = False  # it has imported the module
-        self.name = ""  # of the candidate that it compiles
-        self.deadline = 0.0
+        self.is_ready = False  # true once it has imported the module
+        self.name = ""  # name of the candidate that it compiles
+        self.deadline = 0.0  # time.monotonic() until which it may be silent
         self._send({"path": sys.path, "module": module, "shape": shape})
 
     def _send(self, message: Dict[str, object]) -> None:
@@ -34,14 +34,14 @@ class _Helper:
             self.process.stdin.write(json.dumps(message) + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # the end of its output tells that it is gone
+            pass  # the helper has ended, which `answer` reports
 
     def compile(self, name: str) -> None:
         self.name = name
         self._send({"name": name})
 
     def answer(self) -> Optional[str]:
-        """Reads the answer: "" or the reason of a failure. Returns None if the helper is gone."""
+        """Reads the answer: "" or the reason of a failure. Returns None if the helper has ended."""
         assert self.process.stdout
         line = self.process.stdout.readline()
         return str(json.loads(line)["error"]) if line else None

@@ -1,5 +1,4 @@
-"""What the families of vLLM and SGLang have in common: candidates, kernels and compilation. Needs torch and
-triton."""
+"""Base of the families of vLLM and SGLang: candidates, kernels and compilation. Needs torch and triton."""
 from __future__ import annotations
 
 import abc
@@ -100,7 +99,7 @@ class TritonMoe(TorchFamily):
         return compile_all(self.module, str(shape), names)
 
     def revision(self) -> str:
-        """Also tells what changes the default's configuration or the list of candidates."""
+        """Also contains the variables that change the default's configuration or the list of candidates."""
         triton = importlib.import_module("triton").__version__
         words = [f"{self.name} {self.framework.version} triton {triton} {super().revision()}"]
         if os.environ.get(LIMIT_ENV):

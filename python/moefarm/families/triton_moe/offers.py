@@ -46,7 +46,7 @@ def has_tma(layer: Layer) -> bool:
 
 
 def _with_tma(configs: Sequence[Config], known: Sequence[Pair]) -> List[Pair]:
-    """Adds TMA in the second GEMM. Leaves out what is known."""
+    """Adds TMA in the second GEMM. Leaves out pairs in `known`."""
     pairs: List[Pair] = [(config, {**config, "USE_TMA": 1}) for config in configs]
     return [pair for pair in pairs if pair not in known]
 

@@ -1,6 +1,6 @@
-"""Family `sglang`: the fused-MoE Triton kernels of the installed SGLang, through its fused_experts. A
-candidate whose second GEMM has its own configuration, and the default, pass through get_moe_configs, because
-override_config sets one configuration for both GEMMs."""
+"""Family `sglang`: the fused-MoE Triton kernels of the installed SGLang, through its fused_experts.
+override_config sets one configuration for both GEMMs. For a candidate whose second GEMM has its own, the
+family replaces get_moe_configs."""
 from __future__ import annotations
 
 import contextlib

@@ -59,7 +59,7 @@ class Vllm(Framework):
 
     @contextlib.contextmanager
     def without_launches(self) -> Iterator[None]:
-        """The custom operator has an implementation for meta tensors that computes nothing; call what it
+        """vLLM's custom operator computes nothing for meta tensors. It is replaced by the function that it
         calls on a device."""
         namespace = self.module.torch.ops.vllm
         with replaced(self.module, moe_align_block_size=sorted_routes, moe_kernel_quantize_input=_quantise,
