@@ -13,6 +13,11 @@
 #define V "E=8,N=512,device_name=NVIDIA_H200"
 #define S "configs/triton_3_6_0/" V
 
+#define X10     "xxxxxxxxxx"
+#define X100    X10 X10 X10 X10 X10 X10 X10 X10 X10 X10
+#define LONG    X100 X100 X100 X100 X100 X100 X100
+#define EXCERPT X10 X10 X10 X10 "xxxx..."
+
 /* Findings as "SEVERITY line code column;" without the codes in `silent`. */
 static const struct {
     const char *path, *text, *findings, *reason; /* reason: part of a finding's text; NULL: not compared */
@@ -53,6 +58,12 @@ static const struct {
      "W1 ignored SPLIT_K;", "vLLM always uses 1", 19},
     {V ",dtype=fp8_w8a8,block_shape=[128,128].json", "{" LADDER ",\n\"8192\":" C("16", "256") "}",
      "W2 ignored BLOCK_SIZE_K;", "at most 128", 19},
+    {V ".json", "{" LADDER ",\"" LONG "\":" OK "}", "E1 value " EXCERPT ";",
+     "key \"" EXCERPT "\": expected a token count", 18},
+    {V ".json",
+     "{" LADDER ",\"8192\":{\"" LONG "\":1,\"BLOCK_SIZE_M\":16,\"BLOCK_SIZE_N\":64,\"BLOCK_SIZE_K\":64,"
+     "\"GROUP_SIZE_M\":1,\"num_warps\":4,\"num_stages\":3}}",
+     "E1 unknown_column " EXCERPT ";", EXCERPT ": the kernel has no such parameter", 18},
     /* names */
     {"mine.json", "{" LADDER "}", "E1 unreachable name;", "expected E=…,N=…,device_name=….json", 18},
     {V ",dtype=int8_w8a8.json", "{" LADDER "}", "E1 unreachable name;", "without a dtype", 18},

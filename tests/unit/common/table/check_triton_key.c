@@ -154,6 +154,17 @@ static const struct {
 };
 /* clang-format on */
 
+/* clang-format off */
+static const struct {
+    const char *text;
+    bool ok;
+} whole_versions[] = {
+    {"3.6.0", true},    {"3.10.0", true},   {"3.6", false},     {"3.6.0a", false},          {"", false},
+    {"3. 6.0", false},  {"3.+6.0", false},  {"3.\n6.0", false}, {"3.-6.0", false},
+    {"99999999999.0.0", false},
+};
+/* clang-format on */
+
 static void check_format(enum mf_framework framework, const struct mf_shape *layer, const char *expected)
 {
     struct mf_triton_key key;
@@ -189,6 +200,11 @@ MF_TEST(parses_paths, .rows = MF_ARRAY_LEN(paths))
 {
     struct mf_triton_key key;
     ck_assert_int_eq(mf_triton_key_parse(paths[_i].path, &key), paths[_i].ok ? 0 : -EINVAL);
+}
+
+MF_TEST(accepts_versions, .rows = MF_ARRAY_LEN(whole_versions))
+{
+    ck_assert_int_eq(mf_triton_version_ok(whole_versions[_i].text), whole_versions[_i].ok);
 }
 
 MF_TEST(finds_versions, .rows = MF_ARRAY_LEN(versions))
