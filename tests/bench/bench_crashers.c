@@ -25,6 +25,7 @@
 #include "common/base/json.h"
 #include "support/farm/farm_harness.h"
 #include "support/mf_check.h"
+#include "worker/agent/runner_pool.h"
 
 #define WORKER   MF_BINARY_DIR "/worker/moefarm-worker"
 #define N_DEATHS 20

@@ -26,6 +26,7 @@
 #include "support/remove_tree.h"
 #include "support/run_program.h"
 #include "support/text_file.h"
+#include "worker/agent/runner_pool.h"
 #include "worker/runner/device_info.h"
 #include "worker/runner/runner_wire.h"
 #include "worker/sandbox/sandbox.h"

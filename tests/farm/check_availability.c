@@ -1,8 +1,9 @@
-/* Tests that tasks follow workers that become available or stop being available. Uses a real moefarmd with fake
- * workers. */
+/* Tests that tasks follow workers that become available or stop being available. Uses a real moefarmd with
+ * fake workers. */
 #include "support/mf_check.h"
 
 #include "common/base/cleanup.h"
+#include "common/base/json.h"
 #include "support/farm/fake_farm.h"
 
 #include <signal.h>

@@ -15,6 +15,7 @@
 #include "support/farm/farm_harness.h"
 #include "support/mf_check.h"
 #include "support/text_file.h"
+#include "worker/agent/runner_pool.h"
 
 #define OBJECT(name) MF_BINARY_DIR "/tests/" name ".so"
 #define WORKER       MF_BINARY_DIR "/worker/moefarm-worker"

@@ -17,6 +17,7 @@
 #include "support/mf_check.h"
 #include "worker/agent/memfd_store.h"
 #include "worker/agent/runner_host.h"
+#include "worker/agent/runner_pool.h"
 
 #define WORKER   MF_BINARY_DIR "/worker/moefarm-worker"
 #define DEADLINE 20000
