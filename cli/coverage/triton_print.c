@@ -70,6 +70,7 @@ static void add_unread(const struct mf_triton_query *q, const struct mf_triton_c
                        const struct mf_triton_use *use, struct mf_buf *out)
 {
     const struct mf_model_split *with = &use->read_with;
+    const struct mf_triton_use *read = use->file->key.down ? c->down : c->up;
 
     (void)mf_buf_addf(out, "  %s: ", use->file->path);
     if (use->other_framework)
@@ -78,9 +79,11 @@ static void add_unread(const struct mf_triton_query *q, const struct mf_triton_c
         add_differences(c, use, out);
     else if (use->misspelt)
         (void)mf_buf_adds(out, "the name is spelled in another way");
+    else if (!*use->file->version || strcmp(use->file->version, read->file->version) == 0)
+        (void)mf_buf_addf(out, "another file with this name is read instead: %s", read->file->path);
     else
         (void)mf_buf_addf(out, "the file for Triton %s is read instead, unless the server has Triton %s",
-                          (use->file->key.down ? c->down : c->up)->file->version, use->file->version);
+                          read->file->version, use->file->version);
     if (with->tp > 0)
         (void)mf_buf_addf(out, "; %s reads it with tp %" PRId32 ", ep %" PRId32 ", %" PRId32 " fused",
                           q->model->name, with->tp, with->ep, with->fused_shared);

@@ -55,7 +55,9 @@ static int read_triton(const struct reading *reading, const char *path, const st
     if (reading->strict && (*ret_file)->n_entries == 0) {
         *ret_file = mf_triton_file_free(*ret_file);
         return mf_cli_fail(MF_EXIT_USAGE, "%s: not a configuration file: %s", path,
-                           findings->problems[0].reason);
+                           findings->n_problems > 0
+                               ? findings->problems[0].reason
+                               : "the name belongs to another kernel than the Triton one");
     }
     *ret = MF_TAKE(findings);
     return 0;

@@ -3,7 +3,6 @@
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -194,7 +193,7 @@ static int parse_selector(const char *text, struct mf_triton_key *key)
         key->per_channel = true;
         return 0;
     }
-    if (sscanf(text, "block_shape=[%" SCNd32 ",%" SCNd32 "]", &key->block_n, &key->block_k) == 2)
+    if (sscanf(text, "block_shape=[%9" SCNd32 ",%9" SCNd32 "]", &key->block_n, &key->block_k) == 2)
         return 0;
     return mf_copy(key->other, sizeof(key->other), text);
 }
@@ -293,8 +292,9 @@ unsigned mf_triton_key_differences(const struct mf_triton_key *a, const struct m
 bool mf_triton_version_ok(const char *text)
 {
     int a, b, c, n = 0;
-    return strlen(text) < MF_TRITON_VERSION_MAX - 8 && isdigit((unsigned char)*text) &&
-           sscanf(text, "%d.%d.%d%n", &a, &b, &c, &n) == 3 && text[n] == '\0';
+    /* sscanf also accepts signs and white space */
+    return text[strspn(text, "0123456789.")] == '\0' && sscanf(text, "%5d.%5d.%5d%n", &a, &b, &c, &n) == 3 &&
+           text[n] == '\0';
 }
 
 int mf_triton_version_find(const char *text, char buf[MF_TRITON_VERSION_MAX])

@@ -2,7 +2,7 @@
 #include "common/base/array.h"
 #include "common/base/json.h"
 #include "common/base/text.h"
-#include "common/table/table_internal.h"
+#include "common/table/table_reader.h"
 #include "common/table/triton/triton_file.h"
 
 #include <ctype.h>
@@ -70,11 +70,10 @@ static void report(struct reader *x, enum mf_severity severity, enum mf_problem_
         x->r = r;
 }
 
-static const char *print_value(const cJSON *json, char buf[64])
+static const char *print_value(const cJSON *json, char buf[MF_EXCERPT_MAX])
 {
     _cleanup_(mf_freep) char *text = mf_json_print(json);
-    mf_format(buf, 64, "%s", text ? text : "?");
-    return buf;
+    return mf_table_excerpt(text ? text : "?", buf);
 }
 
 /* True if the device of the file is NVIDIA's, whose Triton backend refuses options of other backends. */
@@ -95,24 +94,24 @@ static const char *refused(const struct mf_triton_file *f, enum mf_triton field)
 
 static void read_field(struct reader *x, const cJSON *json, int64_t line, struct mf_triton_config *c)
 {
-    char text[64];
-    const char *expected, *why;
+    char text[MF_EXCERPT_MAX], shown[MF_EXCERPT_MAX];
+    const char *expected, *why, *name = mf_table_excerpt(json->string, shown);
     enum mf_triton field;
     int32_t value;
     if (mf_triton_parse(json->string, &field) < 0) {
-        report(x, MF_ERROR, MF_PROBLEM_UNKNOWN_COLUMN, line, json->string,
-               "%s: the kernel has no such parameter, so its launch fails; remove the field", json->string);
+        report(x, MF_ERROR, MF_PROBLEM_UNKNOWN_COLUMN, line, name,
+               "%s: the kernel has no such parameter, so its launch fails; remove the field", name);
         return;
     }
     c->set |= 1u << field;
     if (mf_triton_value(field, json, &value, &expected) < 0) {
-        report(x, MF_ERROR, MF_PROBLEM_VALUE, line, json->string, "%s %s: expected %s", json->string,
-               print_value(json, text), expected);
+        report(x, MF_ERROR, MF_PROBLEM_VALUE, line, name, "%s %s: expected %s", name, print_value(json, text),
+               expected);
         return;
     }
     if ((why = refused(x->file, field)))
-        report(x, MF_ERROR, MF_PROBLEM_UNKNOWN_COLUMN, line, json->string,
-               "%s: %s, so the launch fails; remove the field", json->string, why);
+        report(x, MF_ERROR, MF_PROBLEM_UNKNOWN_COLUMN, line, name,
+               "%s: %s, so the launch fails; remove the field", name, why);
     c->value[field] = value;
 }
 
@@ -131,25 +130,27 @@ static void report_missing(struct reader *x, int64_t line, const char *key, cons
 static void read_entry(struct reader *x, const cJSON *json, int64_t line)
 {
     struct mf_triton_entry entry = {.line = line};
+    char buf[MF_EXCERPT_MAX];
+    const char *key = mf_table_excerpt(json->string, buf);
     size_t n_errors = x->findings->n_errors;
     const struct mf_triton_entry *same;
     const cJSON *field;
     if (mf_parse_i64(json->string, 1, MF_TRITON_TOKEN_MAX, &entry.token) < 0) {
-        report(x, MF_ERROR, MF_PROBLEM_VALUE, line, json->string,
-               "key \"%s\": expected a token count from 1 to %d", json->string, MF_TRITON_TOKEN_MAX);
+        report(x, MF_ERROR, MF_PROBLEM_VALUE, line, key, "key \"%s\": expected a token count from 1 to %d",
+               key, MF_TRITON_TOKEN_MAX);
         return;
     }
     if (!cJSON_IsObject(json)) {
-        report(x, MF_ERROR, MF_PROBLEM_VALUE, line, json->string,
-               "entry \"%s\": expected an object with BLOCK_SIZE_M and the other fields", json->string);
+        report(x, MF_ERROR, MF_PROBLEM_VALUE, line, key,
+               "entry \"%s\": expected an object with BLOCK_SIZE_M and the other fields", key);
         return;
     }
     cJSON_ArrayForEach (field, json)
         read_field(x, field, next_line(&x->lines, 2), &entry.config);
-    report_missing(x, line, json->string, &entry.config);
+    report_missing(x, line, key, &entry.config);
     if ((same = mf_triton_file_find(x->file, entry.token)))
-        report(x, MF_ERROR, MF_PROBLEM_DUPLICATE, line, json->string,
-               "entry \"%s\" is also on line %" PRId64 "; the last one is used", json->string, same->line);
+        report(x, MF_ERROR, MF_PROBLEM_DUPLICATE, line, key,
+               "entry \"%s\" is also on line %" PRId64 "; the last one is used", key, same->line);
     if (x->findings->n_errors == n_errors && x->r == 0)
         x->r = mf_triton_file_add(x->file, &entry);
 }
