@@ -18,12 +18,12 @@ def main() -> int:
     sys.path[:0] = [str(root / "python"), str(path.parent)]
     try:
         cases = unittest.defaultTestLoader.loadTestsFromName(path.stem)
-    except unittest.SkipTest as reason:  # the file lacks a package
+    except unittest.SkipTest as skip:  # the file lacks a package
         print(f"skipped: {reason}")
         return SKIPPED
     result = unittest.TextTestRunner(stream=sys.stdout, verbosity=2).run(cases)
     for reason in dict.fromkeys(reason for _, reason in result.skipped):
-        print(f"skipped: {reason}")
+        print(f"skipped: {skip}")
     if not result.wasSuccessful() or result.testsRun == 0 and not result.skipped:
         return 1
     return SKIPPED if result.skipped else 0
