@@ -67,13 +67,17 @@ class Served(ctypes.Structure):
                 ("line", c_int64), ("pipeline", c_char * 1024)]
 
 
+# enum fmoe_type
+INT32, INT64, FLOAT32, BFLOAT16 = range(4)
+
+
 class Call(ctypes.Structure):
     """struct fmoe_call"""
 
-    _fields_ = [("tokens", c_int64), ("x", c_void_p), ("ids", c_void_p), ("weights", c_void_p),
-                ("w1", Parts), ("w2", Parts), ("b1", c_void_p), ("b2", c_void_p), ("calib", c_void_p),
-                ("y", c_void_p), ("workspace", c_void_p), ("workspace_bytes", c_size_t),
-                ("stream", c_void_p)]
+    _fields_ = [("tokens", c_int64), ("x", c_void_p), ("ids", c_void_p), ("ids_type", c_int32),
+                ("weights", c_void_p), ("weights_type", c_int32), ("w1", Parts), ("w2", Parts),
+                ("b1", c_void_p), ("b2", c_void_p), ("calib", c_void_p), ("y", c_void_p),
+                ("workspace", c_void_p), ("workspace_bytes", c_size_t), ("stream", c_void_p)]
 
 
 # ---- functions ----

@@ -109,7 +109,7 @@ class Layer:
         self.b1: Optional[torch.Tensor] = None
         self.b2: Optional[torch.Tensor] = None
         self.calibration: Optional[torch.Tensor] = None
-        self._call = _library.Call()
+        self._call = _library.Call(weights_type=_library.FLOAT32)
         self.id = register(self)  # a compiled graph holds this number
 
     # ---- opening ----
