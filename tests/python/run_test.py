@@ -19,11 +19,11 @@ def main() -> int:
     try:
         cases = unittest.defaultTestLoader.loadTestsFromName(path.stem)
     except unittest.SkipTest as skip:  # the file lacks a package
-        print(f"skipped: {reason}")
+        print(f"skipped: {skip}")
         return SKIPPED
     result = unittest.TextTestRunner(stream=sys.stdout, verbosity=2).run(cases)
     for reason in dict.fromkeys(reason for _, reason in result.skipped):
-        print(f"skipped: {skip}")
+        print(f"skipped: {reason}")
     if not result.wasSuccessful() or result.testsRun == 0 and not result.skipped:
         return 1
     return SKIPPED if result.skipped else 0
