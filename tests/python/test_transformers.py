@@ -209,7 +209,7 @@ class Prepare(unittest.TestCase):
         model = model_of("mixtral")
         model.model.layers[1].mlp.experts.act_fn = torch.nn.Tanh()
         before = copy.deepcopy(model.state_dict())
-        with self.assertRaisesRegex(moefarm.Error, "layers.1.mlp.experts: MixtralExperts._apply_gate is none of"):
+        with self.assertRaisesRegex(moefarm.Error, "layers.1.mlp.experts: MixtralExperts._apply_gate is no"):
             moefarm.prepare(model)
         self.assertTrue(all(torch.equal(before[name], value) for name, value in model.state_dict().items()))
 

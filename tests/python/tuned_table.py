@@ -1,4 +1,4 @@
-"""Writes a tuned table for this machine, without a farm: its rows name the pipelines of libfmoe's fallback."""
+"""Writes a tuned table for this machine without a farm: its rows name the pipelines of the fallback."""
 import pathlib
 import re
 from typing import Sequence
@@ -6,8 +6,8 @@ from typing import Sequence
 import moefarm
 
 COLUMNS = ("gfx,cu_num,token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,"
-           "use_g1u1,doweight_stage1,block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,"
-           "tflops,bw")
+           "use_g1u1,doweight_stage1,block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,"
+           "run_1stage,xbf16,flat,tflops,bw")
 
 
 def _class_of(layer: moefarm.Layer, folder: pathlib.Path, header: str, row: str) -> str:

@@ -65,9 +65,9 @@ class RoutingRecorder:
         return counts.sum(0) if tokens is None else counts[bucket_index(tokens)]
 
     def profile(self, layer: Optional[int] = None, tokens: Optional[int] = None) -> List[int]:
-        """Returns the counts of one module, or of all modules with equal numbers of experts. The kernels' time
-        depends on how uneven the routing is, not on which expert is popular, so the counts of several modules
-        are added in descending order."""
+        """Returns the counts of one module, or of all modules. The kernels' time depends on how uneven the
+        routing is, not on which expert is popular, so the counts of several modules are added in descending
+        order. Error: the modules have different numbers of experts, or no call was recorded."""
         layers = range(len(self.names)) if layer is None else [layer]
         found = [self.counts(i, tokens) for i in layers]
         if len({len(counts) for counts in found}) > 1:

@@ -84,7 +84,7 @@ def _activation_of(module: Any, where: str) -> _Activation:
     for known in _known_activations(module):
         if torch.allclose(values, known.function(gate, up), rtol=1e-4, atol=1e-5):
             return known
-    raise Error(f"{where}: {type(module).__name__}._apply_gate is none of libfmoe's activations")
+    raise Error(f"{where}: {type(module).__name__}._apply_gate is no activation that libfmoe has")
 
 
 def _topk_of(module: Any, where: str, given: Optional[int]) -> int:
@@ -219,10 +219,10 @@ def _report(experts: Sequence[_Experts], prepared: Prepared, open_s: float, pack
         kinds.setdefault(layer.shape(1), []).append(i)
     for numbers in kinds.values():
         first, part = prepared.layers[numbers[0]], experts[numbers[0]]
+        biases = " with biases" if part.module.has_bias else ""
         yield (f"{len(numbers)} x {type(part.module).__name__} on {first.device}: {first.experts} experts, "
-               f"top-{first.topk}, {first.model_dim} x {first.inter_dim}, {part.activation.name}"
-               f"{' with biases' if part.module.has_bias else ''}; w1 is packed in layout {first.layouts[0]}, "
-               f"w2 in {first.layouts[1]}")
+               f"top-{first.topk}, {first.model_dim} x {first.inter_dim}, {part.activation.name}{biases}; "
+               f"w1 is packed in layout {first.layouts[0]}, w2 in {first.layouts[1]}")
         yield from _report_rows(first)
     yield (f"workspace {prepared.workspace_bytes / 1e6:.1f} MB, shared; opened in {open_s:.2f} s, packed in "
            f"{pack_s:.2f} s")
