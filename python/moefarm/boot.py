@@ -1,12 +1,14 @@
 """Runs a worker's runner inside a Python interpreter, so that kernel families may be Python modules.
 
     python -I -S boot.py LIBRARY OPTIONS…         the runner (worker/runner/library.h)
+    python -I -S boot.py --cli LIBRARY DEVICE MODULE… -- ARGUMENTS…
+                                                  a command of moefarm (cli/python/library.h)
     python -I -S boot.py --enumerate MODULE NAME  lists the candidates of one family (worker/runner/
                                                   python_enumerator.h)
 
-The worker starts this file; it is not for users. Order matters: the runner enters its sandbox before the
-first module outside the standard library is imported, because a sandbox binds only the calling thread and
-threads that it starts later, and imports may start threads."""
+The worker and moefarm start this file; it is not for users. Order matters: the runner enters its sandbox
+before the first module outside the standard library is imported, because a sandbox binds only the calling
+thread and threads that it starts later, and imports may start threads."""
 from __future__ import annotations
 
 import contextlib
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from moefarm.tensor import Tensor
 
 API = 1  # MOEFARM_RUNNER_API
+CLI_API = 1  # MOEFARM_CLI_API
+SUPERVISED_FD = 3  # MF_SUPERVISED_FD
 ENOMEM, ENOTSUP = 12, 95
 IMPORT_S, SILENCE_S = 120, 30  # limits of a family in the enumerating process
 # Compilers and libraries keep caches in these folders; a runner may write only to its scratch folder.
@@ -252,9 +256,10 @@ class Conversions:
 class Opened:
     """An open kernel and the arguments that it is prepared for."""
 
-    def __init__(self, family: Family, candidate: Candidate, shape: Shape, conversions: Conversions) -> None:
+    def __init__(self, family: Family, candidate: Candidate, shape: Shape, conversions: Conversions,
+                 row: Optional[Dict[str, Any]] = None) -> None:
         self.family, self.candidate, self.shape, self.conversions = family, candidate, shape, conversions
-        self.kernel: Kernel = family.open(candidate, shape)
+        self.kernel: Kernel = family.open(candidate, shape) if row is None else family.open_row(row, shape)
         self.arguments: Dict[int, Dict[str, Tensor]] = {}
         self.weights: Optional[Tuple[object, ...]] = None  # key of the converted weights in use
 
@@ -334,31 +339,25 @@ def guarded(function: Callable[..., Optional[str]]) -> Callable[..., int]:
     return call
 
 
-class Runner:
-    """The C runner and the families that it knows."""
+class Host:
+    """A C library and the families and kernels that it knows by number."""
 
-    def __init__(self, library: str, options: Sequence[str]) -> None:
-        self.library, self.options = ctypes.CDLL(library), list(options)
-        self.device, self.conversions = self.option("--device"), Conversions()
+    def __init__(self, library: str, device: str) -> None:
+        self.library, self.device, self.conversions = ctypes.CDLL(library), device, Conversions()
         self.families: List[Family] = []
         self.kernels: Dict[int, Opened] = {}
         self.last_kernel = 0
-        self.kept: List[Any] = []  # arrays that the library keeps pointers to
+        self.scratch = ""  # folder for files that runners leave for each other; "": none
         self.callbacks = Callbacks(*(kind(guarded(getattr(self, name))) for name, kind in CALLBACKS))
-
-    def option(self, name: str) -> str:
-        return self.options[self.options.index(name) + 1] if name in self.options else ""
-
-    def modules(self) -> List[str]:
-        return [self.options[i + 1] for i, word in enumerate(self.options) if word == "--family-py"]
 
     # ---- callbacks: the parameters are those of struct moefarm_runner_callbacks, without the reason ----
 
     def open(self, family: int, shape: bytes, step: bytes, ret: Any) -> None:
         from moefarm.family import Candidate, Shape
-        described = json.loads(shape)
-        opened = Opened(self.families[family], Candidate.from_json(json.loads(step)),
-                        Shape.parse(described["shape"], described["layer"]), self.conversions)
+        described, described_step = json.loads(shape), json.loads(step)
+        opened = Opened(self.families[family], Candidate.from_json(described_step),
+                        Shape.parse(described["shape"], described["layer"]), self.conversions,
+                        described_step.get("row"))
         self.last_kernel += 1
         self.kernels[self.last_kernel] = opened
         ret[0] = self.last_kernel
@@ -391,8 +390,7 @@ class Runner:
         described = json.loads(shape)
         candidates = [Candidate.from_json(step) for step in json.loads(steps)]
         name = f"{self.families[family].name} {described['shape']}"
-        begun = os.path.join(self.option("--scratch"),
-                             f"precompile-{hashlib.sha256(name.encode()).hexdigest()[:16]}")
+        begun = os.path.join(self.scratch, f"precompile-{hashlib.sha256(name.encode()).hexdigest()[:16]}")
         if os.path.exists(begun):  # an earlier runner died here, so `open` compiles within its time limit
             return
         with self.marked(begun):
@@ -403,15 +401,36 @@ class Runner:
     @contextlib.contextmanager
     def marked(self, file: str) -> Iterator[None]:
         """Keeps a file in the scratch folder while the context is open. It stays if the process dies."""
-        if self.option("--scratch"):
+        if self.scratch:
             open(file, "w", encoding="utf-8").close()
         try:
             yield
         finally:
-            if self.option("--scratch"):
+            if self.scratch:
                 os.unlink(file)
 
     # ---- start ----
+
+    def enumerate_command(self, module: str, family: Family) -> Any:
+        """The command of the process that lists the candidates of a family, for C."""
+        command = [sys.executable, "-I", "-S", os.path.abspath(__file__), "--enumerate", module, family.name]
+        return (ctypes.c_char_p * (len(command) + 1))(*(os.fsencode(word) for word in command), None)
+
+
+class Runner(Host):
+    """The C runner (worker/runner/library.h)."""
+
+    def __init__(self, library: str, options: Sequence[str]) -> None:
+        self.options = list(options)
+        super().__init__(library, self.option("--device"))
+        self.scratch = self.option("--scratch")
+        self.kept: List[Any] = []  # arrays that the library keeps pointers to
+
+    def option(self, name: str) -> str:
+        return self.options[self.options.index(name) + 1] if name in self.options else ""
+
+    def modules(self) -> List[str]:
+        return [self.options[i + 1] for i, word in enumerate(self.options) if word == "--family-py"]
 
     def enter(self) -> bool:
         def texts(values: Sequence[str]) -> Any:
@@ -430,15 +449,14 @@ class Runner:
             len(readable), texts(readable), ctypes.byref(self.callbacks)) == 0)
 
     def keep_caches_in_scratch(self) -> None:
-        scratch = self.option("--scratch")
         for variable in CACHES:
-            if scratch and "--no-sandbox" not in self.options:
-                os.environ[variable] = scratch
+            if self.scratch and "--no-sandbox" not in self.options:
+                os.environ[variable] = self.scratch
 
     def add_families(self) -> None:
         for module in self.modules():
             try:
-                why = why_not_importable(module, self.option("--scratch"))
+                why = why_not_importable(module, self.scratch)
                 if why:
                     self.refuse(name_of(module), why)
                     continue
@@ -449,12 +467,11 @@ class Runner:
                 self.refuse(name_of(module), reason_of(error))
 
     def add_family(self, module: str, family: Family, source: str) -> None:
-        command = [sys.executable, "-I", "-S", os.path.abspath(__file__), "--enumerate", module, family.name]
         why = ctypes.create_string_buffer(320)
-        argv = (ctypes.c_char_p * (len(command) + 1))(*(os.fsencode(word) for word in command), None)
         revision = f"{source} {family.revision()}"
-        if self.library.moefarm_runner_add_family(family.name.encode(), revision.encode(),
-                                                  int(family.supports_ep), argv, why, len(why)) < 0:
+        if self.library.moefarm_runner_add_family(
+                family.name.encode(), revision.encode(), int(family.supports_ep),
+                self.enumerate_command(module, family), why, len(why)) < 0:
             self.refuse(family.name, why.value.decode(errors="replace"))
         else:
             self.families.append(family)
@@ -474,9 +491,48 @@ def run_main(library: str, options: Sequence[str]) -> int:
     return int(runner.library.moefarm_runner_run())
 
 
+class Cli(Host):
+    """The commands run-config and compare of moefarm (cli/python/library.h)."""
+
+    def add_families(self, module: str) -> None:
+        for family in families_of(load_module(module)):
+            why = ctypes.create_string_buffer(320)
+            if self.library.moefarm_cli_add_family(
+                    family.name.encode(), self.device.encode(), int(family.supports_ep),
+                    self.enumerate_command(module, family), ctypes.byref(self.callbacks), why, len(why)) < 0:
+                raise ValueError(why.value.decode(errors="replace"))
+            self.families.append(family)
+
+    def run(self, arguments: Sequence[str]) -> int:
+        argv = (ctypes.c_char_p * (len(arguments) + 1))(*(os.fsencode(word) for word in arguments), None)
+        return int(self.library.moefarm_cli_run(len(arguments), argv))
+
+
+def cli_main(library: str, device: str, modules: Sequence[str], arguments: Sequence[str]) -> int:
+    sys.stdout = sys.stderr  # frameworks print there, and the command's output may be JSON
+    cli = Cli(library, device)
+    if cli.library.moefarm_cli_api() != CLI_API:
+        print("moefarm: libmoefarm-cli.so and boot.py have different versions; install matching moefarm "
+              "packages", file=sys.stderr)
+        return 1
+    os.environ["MOEFARM_RUNNER_FD"] = str(SUPERVISED_FD)
+    extend_path()
+    for module in modules:
+        try:
+            cli.add_families(module)
+        except (Exception, SystemExit) as error:
+            print(f"moefarm: --family-py {module}: {sys.executable} cannot load it: {reason_of(error)}",
+                  file=sys.stderr)
+            return 2
+    return cli.run(arguments)
+
+
 def main(argv: Sequence[str]) -> int:
     if argv[1] == "--enumerate":
         return enumerate_main(argv[2], argv[3])
+    if argv[1] == "--cli":
+        end = argv.index("--")
+        return cli_main(argv[2], argv[3], argv[4:end], argv[end + 1:])
     return run_main(argv[1], argv[2:])
 
 

@@ -213,6 +213,16 @@ class Family(abc.ABC):
     def open(self, candidate: Candidate, shape: Shape) -> Kernel:
         """Makes a candidate ready to launch. Counts against the candidate's time limit."""
 
+    def open_row(self, row: Mapping[str, Any], shape: Shape) -> Kernel:
+        """Opens the framework's production operator with a row of the framework's own table, for `moefarm
+        run-config` and `moefarm compare`. The kernel computes the whole layer. An exception is the reason why
+        the row cannot run.
+
+        A row of AITER's table has its columns (gfx, cu_num, token, …, block_m, kernelName1, …). An entry of
+        a configuration file of vLLM or SGLang has one, `config`: the name of the candidate with this
+        configuration (families/triton_moe/config.py)."""
+        raise NotImplementedError(f"family {self.name} cannot run rows of a table: it has no open_row")
+
     def convert_weights(self, candidate: Candidate, shape: Shape, weights: Mapping[str, Tensor]) -> Any:
         """Converts the plain weights (w1, w1_scale, w2, …) into a layout of the family's own, untimed. The
         result is stored as Kernel.weights; None: the family reads the plain weights."""

@@ -12,6 +12,7 @@
 #include "measure/race/rotate.h"
 #include "worker/runner/own_steps.h"
 #include "worker/runner/python_enumerator.h"
+#include "worker/runner/python_rows.h"
 #include "worker/runner/python_tensors.h"
 
 #define COMMAND_MAX 16
@@ -27,6 +28,7 @@ struct mf_python_family {
     const struct moefarm_runner_callbacks *callbacks;
     char *command[COMMAND_MAX + 1];
     struct mf_python_enumerator enumerator;
+    struct mf_python_rows rows;
     struct mf_shape shape; /* shape for which `steps` were enumerated */
     struct mf_step *steps;
     size_t n_steps, cap_steps;
@@ -95,7 +97,8 @@ static int enumerate(const struct mf_family *family, const struct mf_device_info
     struct collector c = {.offer = {take_step, take_reject}, .family = f, .to = offer};
     f->n_steps = 0;
     f->shape = *shape;
-    int r = mf_python_enumerator_run(&f->enumerator, f->name, device, shape, &c.offer);
+    int r = f->command[0] ? mf_python_enumerator_run(&f->enumerator, f->name, device, shape, &c.offer)
+                          : mf_python_rows_offer(&f->rows, shape, &c.offer);
     if (r < 0)
         f->n_steps = 0;
     return r;
@@ -133,6 +136,17 @@ static int look_up(struct mf_python_family *f, const struct mf_device_info *devi
 
 /* ---- kernels ---- */
 
+/* Prints a step for the callback `open`: the step's description and, for a step of a table's row, the row. */
+static char *print_step(const struct mf_python_family *f, const struct mf_step *step)
+{
+    const struct mf_python_row *row = mf_python_rows_find(&f->rows, step->name);
+    _cleanup_(mf_freep) char *text = mf_step_print(step);
+    if (!text || !row)
+        return MF_TAKE(text);
+    _cleanup_(cJSON_Deletep) cJSON *object = cJSON_Parse(text);
+    return object && cJSON_AddRawToObject(object, "row", row->json) ? mf_json_print(object) : NULL;
+}
+
 static int open_step(const struct mf_family *family, struct mf_device *device, const struct mf_shape *shape,
                      const char *name, struct mf_kernel **ret)
 {
@@ -144,7 +158,7 @@ static int open_step(const struct mf_family *family, struct mf_device *device, c
     _cleanup_(mf_freep) struct mf_kernel *k = calloc(1, sizeof(*k));
     _cleanup_(cJSON_Deletep) cJSON *described = mf_python_shape(shape);
     _cleanup_(mf_freep) char *shape_text = described ? mf_json_print(described) : NULL,
-                             *step_text = mf_step_print(step);
+                             *step_text = print_step(f, step);
     if (!k || !shape_text || !step_text)
         return -ENOMEM;
     *k = (struct mf_kernel){.family = f, .device = device, .step = *step, .shape = *shape};
@@ -322,7 +336,7 @@ void mf_python_family_progress(struct mf_python_family *f)
 
 static int copy_command(struct mf_python_family *f, const char *const *argv)
 {
-    for (int i = 0; argv[i]; i++) {
+    for (int i = 0; argv && argv[i]; i++) {
         if (i == COMMAND_MAX)
             return -E2BIG;
         f->command[i] = strdup(argv[i]);
@@ -386,6 +400,7 @@ struct mf_python_family *mf_python_family_free(struct mf_python_family *f)
     mf_python_enumerator_release(&f->enumerator);
     for (int i = 0; i < COMMAND_MAX; i++)
         free(f->command[i]);
+    mf_python_rows_release(&f->rows);
     free(f->device);
     free(f->steps);
     free(f);
@@ -395,6 +410,13 @@ struct mf_python_family *mf_python_family_free(struct mf_python_family *f)
 const struct mf_family *mf_python_family(const struct mf_python_family *f)
 {
     return &f->family;
+}
+
+int mf_python_family_add_row(struct mf_python_family *f, const struct mf_shape *shape, const char *json,
+                             char ret_name[MF_STEP_NAME_MAX])
+{
+    f->n_steps = 0; /* the last enumeration does not have the row */
+    return mf_python_rows_add(&f->rows, f->name, shape, json, ret_name);
 }
 
 uint64_t mf_python_family_hash(const struct mf_python_family *f)
