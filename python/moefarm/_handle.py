@@ -41,18 +41,15 @@ class Workspace:
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.bytes, self.address = device, 0, 0
-        self.used = False  # a call used the largest buffer
         self._buffers: List[torch.Tensor] = []
         self._stream: Any = None
 
     def reserve(self, n: int) -> None:
         if n <= self.bytes:
             return
-        if self._buffers and not self.used:
-            self._buffers.pop()
         buffer = torch.empty(n, dtype=torch.uint8, device=self.device)
         self._buffers.append(buffer)
-        self.bytes, self.address, self.used = n, buffer.data_ptr(), False
+        self.bytes, self.address = n, buffer.data_ptr()
 
     def order(self, stream: int) -> None:
         """Makes the current stream, `stream`, wait for the calls that use the buffer. A stream that is being

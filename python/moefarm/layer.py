@@ -23,8 +23,6 @@ _FP8 = ("torch.float8_e4m3fn", "torch.float8_e4m3fn")
 # Data types of the quantised activations and of the weights, where the quantisation implies them.
 _DTYPES = {"QuantType.No": ("torch.bfloat16", "torch.bfloat16"), "QuantType.per_1x128": _FP8,
            "QuantType.per_Token": _FP8, "QuantType.per_Tensor": _FP8}
-_TYPES = {torch.int32: _library.INT32, torch.int64: _library.INT64, torch.float32: _library.FLOAT32,
-          torch.bfloat16: _library.BFLOAT16}
 Dtype = Union[None, str, torch.dtype]
 
 
@@ -66,8 +64,6 @@ class Layer:
     form: further properties in the table's spelling, for example "limit:7" or "ep:0/384".
     max_tokens: a call with more tokens runs in several steps of at most this number.
     device: a CPU or GPU; the default is the current GPU, or the CPU on a machine without a GPU.
-    w1_layout, w2_layout: layouts to pack w1 and w2 in, such as "row"; the default is what the table's rows
-        need.
 
     Raises moefarm.Error with libfmoe's message if a parameter or the table is refused.
 
@@ -91,8 +87,7 @@ class Layer:
                  inter_dim: int, experts: int, topk: int, activation: str = "silu", quant: str = "none",
                  activation_dtype: Dtype = None, weight_dtype: Dtype = None, bias: bool = False,
                  gated: bool = True, weight_before_activation: bool = False, form: str = "",
-                 max_tokens: int = 4096, device: Union[None, str, torch.device] = None,
-                 w1_layout: Optional[str] = None, w2_layout: Optional[str] = None) -> None:
+                 max_tokens: int = 4096, device: Union[None, str, torch.device] = None) -> None:
         self.model_dim, self.inter_dim, self.experts, self.topk = model_dim, inter_dim, experts, topk
         self.gated, self.max_tokens, self.form = gated, max_tokens, _form(form, bias)
         self.activation = _spelling(activation, ACTIVATIONS, "ActivationType.")
@@ -103,8 +98,7 @@ class Layer:
             table = os.fspath(table)
         self._handle = open_handle(self.device, table)
         self._library = self._handle.library
-        self.weight_before_activation = weight_before_activation
-        self._pointer = self._open(w1_layout, w2_layout)
+        self._pointer = self._open(weight_before_activation)
         weakref.finalize(self, _close, self._handle, self._pointer).atexit = False
         self.workspace_bytes = int(self._library.fmoe_workspace_bytes(self._pointer))
         self._workspace = workspace_of(self.device)
@@ -115,7 +109,7 @@ class Layer:
         self.b1: Optional[torch.Tensor] = None
         self.b2: Optional[torch.Tensor] = None
         self.calibration: Optional[torch.Tensor] = None
-        self._call = _library.Call()
+        self._call = _library.Call(weights_type=_library.FLOAT32)
         self.id = register(self)  # a compiled graph holds this number
 
     # ---- opening ----
@@ -128,12 +122,11 @@ class Layer:
         default = known or ("", "")
         return str(activation or default[0]), str(weight or default[1])
 
-    def _open(self, *layouts: Optional[str]) -> ctypes.c_void_p:
+    def _open(self, weight_before_activation: bool) -> ctypes.c_void_p:
         model = _library.LayerModel(
             self.model_dim, self.inter_dim, self.experts, self.topk, self.activation.encode(),
             b"torch.bfloat16", self.activation_dtype.encode(), self.weight_dtype.encode(),
-            self.quant.encode(), self.gated, self.weight_before_activation, self.form.encode(),
-            self.max_tokens, 0, *(name.encode() if name else None for name in layouts))
+            self.quant.encode(), self.gated, weight_before_activation, self.form.encode(), self.max_tokens)
         error, pointer = _library.ErrorText(), ctypes.c_void_p()
         _library.check(self._library.fmoe_layer_open(self._handle.pointer, ctypes.byref(model),
                                                      ctypes.byref(error), ctypes.byref(pointer)), error)
@@ -149,14 +142,6 @@ class Layer:
         """The layouts in which the kernels read w1 and w2, for example ("row", "panel16")."""
         first, second = (weight.layout.decode() for weight in self._weights)
         return first, second
-
-    def shape(self, tokens: int) -> str:
-        """Returns the row of untuned_fmoe.csv that describes this layer, with the columns `token` to
-        `doweight_stage1` and `form`."""
-        values = [tokens, self.model_dim, self.inter_dim, self.experts, self.topk, self.activation,
-                  "torch.bfloat16", self.activation_dtype, self.weight_dtype, self.quant, int(self.gated),
-                  int(self.weight_before_activation)] + [self.form] * bool(self.form)
-        return ",".join(map(str, values))
 
     # ---- weights ----
 
@@ -255,6 +240,10 @@ class Layer:
         """Runs the layer once, without torch's dispatcher: writes y. The parameters are those of a call."""
         self._check(x, topk_ids, topk_weights, y)
         x, topk_ids, topk_weights = x.contiguous(), topk_ids.contiguous(), topk_weights.contiguous()
+        if topk_ids.dtype != torch.int32:
+            topk_ids = topk_ids.to(torch.int32)
+        if topk_weights.dtype != torch.float32:
+            topk_weights = topk_weights.to(torch.float32)
         n = x.shape[0]
         if n <= self.max_tokens:
             if n > 0:
@@ -274,13 +263,11 @@ class Layer:
         with self._handle.lock:
             call.tokens, call.stream = x.shape[0], stream
             call.x, call.ids, call.weights = x.data_ptr(), ids.data_ptr(), weights.data_ptr()
-            call.ids_type, call.weights_type = _TYPES[ids.dtype], _TYPES[weights.dtype]
             call.y = y.data_ptr()
             if workspace is not None:
                 call.workspace, call.workspace_bytes = workspace.data_ptr(), workspace.numel()
             else:
                 shared = self._workspace
-                shared.used = True
                 call.workspace, call.workspace_bytes = shared.address, shared.bytes
                 if index is not None:
                     shared.order(stream)

@@ -261,7 +261,7 @@ class OneRow(unittest.TestCase):
 
     def run_row(self, layer: Layer, row: Dict[str, Any]) -> Any:
         weights = launch.convert_weights(AITER, layer.shape, layer.tensors)
-        return production.run_row(AITER, row, layer.tensors, weights)
+        return production.Row(AITER, row).run(layer.tensors, weights)
 
     def rows(self, shape: "Shape") -> List[Dict[str, Any]]:
         known, rows = capture(shape), []
@@ -284,6 +284,24 @@ class OneRow(unittest.TestCase):
                     names = [row[c] for c in ("kernelName1", "kernelName2") if row.get(c)]
                     self.assertEqual(OPS.calls, names)
                     self.assertLess(error_of(y, layer.y), 0.03)
+
+    def test_further_runs_keep_the_choice(self) -> None:
+        """The table is read once, and another row's run in between changes nothing."""
+        layer, OPS.calls[:] = make_layer(KINDS[4]), []
+        weights = launch.convert_weights(AITER, layer.shape, layer.tensors)
+        one, two = (production.Row(AITER, row) for row in self.rows(layer.shape)[:2])
+        for row in (one, two, one, one, two):
+            row.run(layer.tensors, weights)
+        names = [[row.row["kernelName1"], row.row["kernelName2"]] for row in (one, two, one, one, two)]
+        self.assertEqual(OPS.calls, sum(names, []))
+        self.assertEqual([len(row.choices) for row in (one, two)], [1, 1])
+
+    def test_the_family_opens_rows(self) -> None:
+        layer = make_layer(KINDS[4])
+        kernel = adapter.family.open_row(self.rows(layer.shape)[0], layer.shape)
+        kernel.weights = launch.convert_weights(AITER, layer.shape, layer.tensors)
+        self.assertLess(error_of(kernel.forward(layer.tensors), layer.y), 0.03)
+        kernel.close()
 
     def test_a_row_with_another_key_is_not_used(self) -> None:
         layer = make_layer(KINDS[4])

@@ -17,7 +17,6 @@ except ImportError as error:
 import moe_reference as reference
 import moefarm
 import moefarm.layer
-import tuned_table
 
 DEVICE = os.environ.get("MOEFARM_TEST_TORCH_DEVICE", "cpu")
 H, I, E, K = 256, 128, 8, 3
@@ -44,8 +43,8 @@ def biases(seed: int = 3) -> Tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(E, 2 * I, generator=g).to(DEVICE), torch.randn(E, H, generator=g).to(DEVICE)
 
 
-def bf16_layer(table: Optional[pathlib.Path] = None, **options: Any) -> moefarm.Layer:
-    layer = moefarm.Layer(table, model_dim=H, inter_dim=I, experts=E, topk=K, device=DEVICE,
+def bf16_layer(**options: Any) -> moefarm.Layer:
+    layer = moefarm.Layer(None, model_dim=H, inter_dim=I, experts=E, topk=K, device=DEVICE,
                           **{"max_tokens": 64, **options})
     layer.pack(*weights_of())
     return layer
@@ -96,28 +95,6 @@ class Results(unittest.TestCase):
             layer.pack(q1, q2, s1, s2, **given)
             x, ids, p = inputs(20)
             self.check(layer(x, ids, p), reference.moe(x, d1, d2, ids, p, **given), FP8)
-
-    def test_packed_layouts(self) -> None:
-        layer = bf16_layer(w1_layout="panel16", w2_layout="panel16")
-        self.assertEqual(layer.layouts, ("panel16", "panel16"))
-        x, ids, p = inputs(7)
-        self.check(layer(x, ids, p), reference.moe(x, *weights_of(), ids, p), BF16)
-
-    def test_tuned_rows(self) -> None:
-        fallback = bf16_layer()
-        with tempfile.TemporaryDirectory() as folder:
-            table = pathlib.Path(folder, "tuned.csv")
-            tuned_table.write(table, fallback, (4, 32))
-            layer = bf16_layer(table=table)
-            found = [layer.served(n).tuned for n in (3, 4, 5, 32)]
-            self.assertEqual(found, [True, True, False, True])
-            self.assertEqual((layer.served(17).us, layer.served(17).line), (42.0, 3))
-            x, ids, p = inputs(20)
-            self.check(layer(x, ids, p), reference.moe(x, *weights_of(), ids, p), BF16)
-            self.assertEqual(layer.misses, 0)
-            tuned_table.write(table, fallback, (8,))
-            layer.reload()
-            self.assertEqual([layer.served(n).tuned for n in (4, 5, 32)], [False, True, False])
 
     def test_more_tokens_than_max_tokens(self) -> None:
         layer = bf16_layer(max_tokens=16)

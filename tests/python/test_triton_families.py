@@ -73,6 +73,18 @@ class Results(unittest.TestCase):
                     y = family.open(candidate(NAME), shape).forward(t)
                     self.assertLess(relative_error(y, reference(shape, t)), 0.01)
 
+    def test_rows_reach_the_kernel(self) -> None:
+        """Rows of a user's file run with their configuration, also with one that is not offered."""
+        shape, odd = Shape.parse(BF16), "triton_m16_n64_k64_g7_w4_s3"
+        t = inputs(shape)
+        for name, family in FAMILIES.items():
+            with self.subTest(family=name):
+                y = family.open_row({"config": odd}, shape).forward(t)
+                self.assertLess(relative_error(y, reference(shape, t)), 0.01)
+                self.assertEqual(CALLS[-1]["config"], {**CONFIG, "GROUP_SIZE_M": 7})
+                with self.assertRaisesRegex(ValueError, "no epilogue for the form b1"):
+                    family.open_row({"config": odd}, Shape.parse(BF16 + ",b1"))
+
     def test_launch_copies_the_result(self) -> None:
         dtypes = {"topk_ids": "int32", "topk_weights": "float32"}
         for name, family in FAMILIES.items():

@@ -3,7 +3,8 @@
     moefarm-worker --device hip:amd:0 --python /opt/venv/bin/python3 --family-py moefarm.families.aiter
 
 tasks.py, table.py and steps.py need the standard library only; source.py imports the user's AITER; launch.py
-runs its kernels; adapter.py is the interface to the farm. production.py is for tests only."""
+runs its kernels; production.py runs a row of a table through its fused_moe; adapter.py is the interface to
+the farm."""
 from typing import Any
 
 

@@ -12,7 +12,8 @@ from moefarm.torch_family import TorchKernel, as_torch
 
 from . import source
 from .launch import Copy, Launcher, Sorter, Weights, convert_weights, finish
-from .steps import SORT, NotLaunched, describe, describe_sort, sorts_of
+from .production import Row
+from .steps import SORT, NotLaunched, describe, describe_sort, sorts_of, unknown_layouts
 from .tasks import KEY_COLUMNS, Task, UnknownTask
 
 Offer = Union[Candidate, Rejection]
@@ -46,6 +47,18 @@ class AiterKernel(TorchKernel):
     def close(self) -> None:
         self.copies.clear()
         super().close()
+
+
+class FusedMoe(TorchKernel):
+    """aiter.fused_moe with a row of a tuned table."""
+
+    def __init__(self, row: Row) -> None:
+        super().__init__()
+        self.row = row
+
+    def forward(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        y: torch.Tensor = self.row.run(tensors, self.weights)
+        return y
 
 
 class AiterFamily(Family):
@@ -100,6 +113,13 @@ class AiterFamily(Family):
             if (task.name, task.block_m) == (candidate.name, candidate.block_m):
                 return AiterKernel(Launcher(aiter, task, shape), "h" if task.stage == "stage1" else "y")
         raise ValueError(f"AITER {aiter.version()} does not enumerate {candidate.name} for {shape}")
+
+    def open_row(self, row: Mapping[str, Any], shape: Shape) -> FusedMoe:
+        refusal = unknown_layouts(shape) or (f"AITER's keys cannot express form '{shape.form}'"
+                                             if shape.form else "")
+        if refusal:
+            raise ValueError(refusal)
+        return FusedMoe(Row(source.load(), row))
 
     def convert_weights(self, candidate: Candidate, shape: Shape,
                         weights: Mapping[str, Tensor]) -> Dict[str, Weights]:

@@ -1,7 +1,4 @@
-"""Runs one row of a tuned table through AITER's own fused_moe, as production does. Needs AITER and torch.
-
-No program of moefarm calls this module. test_aiter_launch.py uses it to check that AITER's dispatcher runs
-the kernels that a row names."""
+"""Runs a row of a tuned table through AITER's own fused_moe, as production does. Needs AITER and torch."""
 from __future__ import annotations
 
 import contextlib
@@ -19,17 +16,41 @@ class RowNotUsed(RuntimeError):
     key differs from the key that it computes, or if a kernel's name is not in the built module."""
 
 
-def run_row(aiter: Aiter, row: Mapping[str, Any], tensors: Tensors, weights: Mapping[str, Weights]) -> Any:
-    """Computes the layer and returns y [token, model_dim]. `row` is a row of a tuned table, `tensors` has x,
-    topk_ids and topk_weights, `weights` is the result of convert_weights. Raises BadRow and RowNotUsed."""
-    with tempfile.TemporaryDirectory(prefix="moefarm-aiter-") as folder:
-        path = os.path.join(folder, "tuned_fmoe.csv")
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(one_row(row))
-        with _config(aiter, path), _chosen(aiter) as chosen:
-            result = _fused_moe(aiter, row, tensors, weights)
-    _check_used(row, chosen)
-    return result
+class Row:
+    """A row of a tuned table. The first run reads a file with this row alone, with AITER's caches cleared,
+    and keeps the dispatcher's choice; further runs use the choice, as production uses its caches."""
+
+    def __init__(self, aiter: Aiter, row: Mapping[str, Any]) -> None:
+        """Raises BadRow."""
+        self.aiter, self.row, self.table = aiter, row, one_row(row)
+        self.choices: Dict[Any, Any] = {}  # results of the dispatcher by its arguments
+
+    def run(self, tensors: Tensors, weights: Mapping[str, Weights]) -> Any:
+        """Computes the layer and returns y [token, model_dim]. `tensors` has x, topk_ids and topk_weights,
+        `weights` is the result of convert_weights. Raises RowNotUsed."""
+        with self._dispatcher():
+            result = _fused_moe(self.aiter, self.row, tensors, weights)
+        _check_used(self.row, list(self.choices.values()))
+        return result
+
+    @contextlib.contextmanager
+    def _dispatcher(self) -> Iterator[None]:
+        """Replaces AITER's dispatcher, which maps its arguments to kernels."""
+        module: Any = self.aiter.fused_moe
+        original = module.get_2stage_cfgs
+
+        def choose(*arguments: Any, **options: Any) -> Any:
+            key = (arguments, tuple(sorted(options.items())))
+            if key not in self.choices:
+                with _table(self.aiter, self.table, original):
+                    self.choices[key] = original(*arguments, **options)
+            return self.choices[key]
+
+        module.get_2stage_cfgs = choose
+        try:
+            yield
+        finally:
+            module.get_2stage_cfgs = original
 
 
 def _fused_moe(aiter: Aiter, row: Mapping[str, Any], tensors: Tensors, weights: Mapping[str, Weights]) -> Any:
@@ -48,44 +69,32 @@ def _last(name: Any) -> str:
     return str(name).rsplit(".", 1)[-1]
 
 
-def clear_caches(aiter: Aiter) -> None:
+def _clear_caches(aiter: Aiter, dispatcher: Any) -> None:
     """Makes AITER read its tables again, as its tuner does before it measures a finished table."""
     aiter.fused_moe.cfg_2stages = None
-    aiter.fused_moe.get_2stage_cfgs.cache_clear()
+    dispatcher.cache_clear()
     find_file = aiter.fused_moe.AITER_CONFIGS.get_config_file
     if hasattr(find_file, "cache_clear"):
         find_file.cache_clear()
 
 
 @contextlib.contextmanager
-def _config(aiter: Aiter, path: str) -> Iterator[None]:
+def _table(aiter: Aiter, text: str, dispatcher: Any) -> Iterator[None]:
+    """Makes a file with this text AITER's only table."""
     before = os.environ.get(CONFIG_ENV)
-    os.environ[CONFIG_ENV] = path
-    clear_caches(aiter)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[CONFIG_ENV]
-        else:
-            os.environ[CONFIG_ENV] = before
-        clear_caches(aiter)
-
-
-@contextlib.contextmanager
-def _chosen(aiter: Aiter) -> Iterator[List[Any]]:
-    """Collects the choices of the dispatcher."""
-    original, chosen = aiter.fused_moe.get_2stage_cfgs, []  # type: Any, List[Any]
-
-    def choose(*arguments: Any, **options: Any) -> Any:
-        chosen.append(original(*arguments, **options))
-        return chosen[-1]
-
-    aiter.fused_moe.get_2stage_cfgs = choose
-    try:
-        yield chosen
-    finally:
-        aiter.fused_moe.get_2stage_cfgs = original
+    with tempfile.TemporaryDirectory(prefix="moefarm-aiter-") as folder:
+        os.environ[CONFIG_ENV] = os.path.join(folder, "tuned_fmoe.csv")
+        with open(os.environ[CONFIG_ENV], "w", encoding="utf-8") as file:
+            file.write(text)
+        _clear_caches(aiter, dispatcher)
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[CONFIG_ENV]
+            else:
+                os.environ[CONFIG_ENV] = before
+            _clear_caches(aiter, dispatcher)
 
 
 def _kernels_of(metadata: Any) -> Dict[str, List[str]]:

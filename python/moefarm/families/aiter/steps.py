@@ -39,12 +39,19 @@ def quantises_h(task: Task, shape: Shape) -> bool:
     return task.stage == "stage1" and shape.q_type == "QuantType.per_1x128"
 
 
+def unknown_layouts(shape: Shape) -> str:
+    """Why AITER's kernels cannot read the tensors of the shape; "" if they can."""
+    if shape.q_type in SCALES and shape.q_dtype_w in FORMATS and shape.q_dtype_a in FORMATS:
+        return ""
+    return (f"with {shape.q_type}, activations {shape.q_dtype_a} and weights {shape.q_dtype_w}, its tensors "
+            "have layouts that the farm has no name for")
+
+
 def refuse(shape: Shape, task: Task) -> None:
     """Raises NotLaunched if the family cannot launch the task."""
-    if shape.q_type not in SCALES or shape.q_dtype_w not in FORMATS or shape.q_dtype_a not in FORMATS:
-        raise NotLaunched("layout", f"{task.generator}:{task.name} is enumerated but not launched: with "
-                          f"{shape.q_type}, activations {shape.q_dtype_a} and weights {shape.q_dtype_w}, its "
-                          f"tensors have layouts that the farm has no name for")
+    if unknown_layouts(shape):
+        raise NotLaunched("layout", f"{task.generator}:{task.name} is enumerated but not launched: "
+                          f"{unknown_layouts(shape)}")
 
 
 def h_spec(shape: Shape) -> str:

@@ -12,7 +12,7 @@ import torch
 
 from moefarm.families.triton_moe.compile_pool import compile_all
 from moefarm.families.triton_moe.config import DEFAULT, Config, parse_name
-from moefarm.families.triton_moe.layer import BLOCK, scales_of
+from moefarm.families.triton_moe.layer import BLOCK, plain_refusal, scales_of
 from moefarm.families.triton_moe.offers import LIMIT_ENV, limit, offers
 from moefarm.family import Candidate, Device, Rejection, Shape
 from moefarm.torch_family import TorchFamily, TorchKernel
@@ -93,6 +93,13 @@ class TritonMoe(TorchFamily):
 
     def open(self, candidate: Candidate, shape: Shape) -> Layer:
         return Layer(self.framework, shape, candidate.name)
+
+    def open_row(self, row: Mapping[str, Any], shape: Shape) -> Layer:
+        """Also opens configurations that `enumerate` does not offer."""
+        refused = plain_refusal(shape)
+        if refused:
+            raise ValueError(refused[1])
+        return Layer(self.framework, shape, str(row["config"]))
 
     def precompile(self, candidates: Sequence[Candidate], shape: Shape) -> Iterable[object]:
         names = [candidate.name for candidate in candidates if candidate.name != DEFAULT]

@@ -66,6 +66,12 @@ def refusal(shape: Shape, device: Device) -> Optional[Tuple[str, str]]:
     """Returns the rule and the reason if the kernels cannot compute the layer."""
     if device.vendor not in ("nvidia", "amd"):
         return "device", f"Triton needs a GPU of NVIDIA or AMD, not {device.name}"
+    refused = plain_refusal(shape)
+    return refused or (_quantised_refusal(shape, device) if shape.is_quantised else None)
+
+
+def plain_refusal(shape: Shape) -> Optional[Tuple[str, str]]:
+    """As refusal, on any device and with any quantisation."""
     if shape.form:
         return "form", f"fused_experts has no epilogue for the form {shape.form}: only plain layers"
     if shape.act_type != "ActivationType.Silu" or not shape.use_g1u1:
@@ -73,7 +79,7 @@ def refusal(shape: Shape, device: Device) -> Optional[Tuple[str, str]]:
                               "ActivationType.Silu with a gate (use_g1u1 1)")
     if shape.dtype not in ("torch.bfloat16", "torch.float16"):
         return "dtype", f"{shape.dtype} activations: only torch.bfloat16 and torch.float16"
-    return _quantised_refusal(shape, device) if shape.is_quantised else None
+    return None
 
 
 def _quantised_refusal(shape: Shape, device: Device) -> Optional[Tuple[str, str]]:
