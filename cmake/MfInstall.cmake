@@ -10,7 +10,8 @@ include(GNUInstallDirs)
 set(mf_units lib/systemd/system)
 set(mf_private ${CMAKE_INSTALL_LIBEXECDIR}/moefarm)
 set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)   # build only target `programs`, not the tests
-add_custom_target(programs DEPENDS moefarmd moefarm-worker moefarm-runner moefarm-compile moefarm fmoe)
+add_custom_target(programs DEPENDS moefarmd moefarm-worker moefarm-runner moefarm-cli moefarm-compile
+    moefarm fmoe)
 
 install(TARGETS moefarmd RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT server)
 
@@ -23,7 +24,7 @@ install(DIRECTORY deploy/kubernetes deploy/monitoring DESTINATION ${CMAKE_INSTAL
 
 install(TARGETS moefarm-worker RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT worker)
 install(TARGETS moefarm-compile RUNTIME DESTINATION ${mf_private} COMPONENT worker)
-install(TARGETS moefarm-runner LIBRARY DESTINATION ${mf_private} COMPONENT worker)
+install(TARGETS moefarm-runner moefarm-cli LIBRARY DESTINATION ${mf_private} COMPONENT worker)
 install(DIRECTORY python DESTINATION ${mf_private} COMPONENT worker PATTERN __pycache__ EXCLUDE)
 foreach(vendor amd nvidia)
     if(TARGET moefarm-hip-${vendor})

@@ -137,7 +137,7 @@ static int print_json(struct compare *c, const char *device)
 
 static int run(struct compare *c, const struct mf_bench_options *options, const char *old, const char *new)
 {
-    int code = mf_bench_open(&c->bench, options);
+    int code = mf_bench_open(&c->bench, options, c->cli->operators);
 
     if (code == 0)
         code = mf_bench_rows_open(&c->tables[MF_SIDE_OLD], &c->bench, old);
@@ -225,6 +225,8 @@ int mf_cmd_compare(struct mf_cli *cli, const struct mf_command *self, int argc, 
     if (c.is_aa != (argc - rest == 1))
         return mf_cli_fail(MF_EXIT_USAGE, "compare: expected OLD and NEW, or --aa and one TABLE");
     code = read_plan(&c);
+    if (code == 0 && mf_operators_run(cli, &options.operators, options.device, &code))
+        return code;
     if (code == 0)
         code = run(&c, &options, argv[rest], argv[argc - 1]);
     for (enum mf_side i = 0; i < MF_SIDES; i++)

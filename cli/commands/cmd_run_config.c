@@ -1,5 +1,6 @@
-/* moefarm run-config: runs the rows of a tuned table with the production operator on this machine. With
- * --shapes, runs a list of shapes with the pipelines that production uses for shapes without a tuned row.
+/* moefarm run-config: runs the rows of a tuned table on this machine with the production operator: libfmoe's,
+ * or that of AITER, vLLM or SGLang for their own tables (cli/support/operators.h). With --shapes, runs a list
+ * of shapes with the pipelines that production uses for shapes without a tuned row.
  *
  * Each row's pipeline runs on the data that the row was tuned on. It is verified by all gates of a race
  * (measure/race/entrant.h) and timed as in a race. The routing rotates over the experts, so that weights are
@@ -40,6 +41,7 @@ struct run {
     double slack; /* a row is OK if the ratio of the measured time to its time is 1 / slack to slack */
     struct mf_bench bench;
     struct mf_bench_rows rows;
+    bool has_times;  /* true: a row has a time to compare with */
     double *samples; /* samples of one pass, in µs */
     size_t n_bad;
     cJSON *json;
@@ -186,7 +188,7 @@ static int measure_row(struct run *run, struct outcome *o)
     if (status == MF_STATUS_OK)
         status = time_row(run, &e, o);
     if (status != MF_STATUS_OK)
-        o->verdict = VERDICT_WRONG;
+        o->verdict = status == MF_STATUS_UNSUPPORTED ? VERDICT_REFUSED : VERDICT_WRONG;
     o->err = e.verdict.err;
     o->row_err = e.verdict.row_err;
     o->row_limit = e.verdict.row_limit;
@@ -228,6 +230,7 @@ static int run_rows(struct run *run)
         else if (code == 0 && again)
             report_text(run, &all[i]);
         run->n_bad += all[i].verdict != VERDICT_OK;
+        run->has_times |= !isnan(run->rows.items[i].us);
     }
     return code;
 }
@@ -237,7 +240,7 @@ static void report_sum(const struct run *run)
     size_t n_foreign = run->rows.fmoe ? mf_fmoe_n_foreign(run->rows.fmoe) : 0;
 
     printf("%zu rows: %zu OK, %zu not OK", run->rows.n, run->rows.n - run->n_bad, run->n_bad);
-    if (!run->shapes)
+    if (run->has_times)
         printf("; OK is a ratio of %.3g to %.3g", 1 / run->slack, run->slack);
     if (n_foreign > 0)
         printf("; %zu skipped", n_foreign);
@@ -246,7 +249,7 @@ static void report_sum(const struct run *run)
 
 static int run_table(struct run *run, const struct mf_bench_options *options, const char *path)
 {
-    int code = mf_bench_open(&run->bench, options);
+    int code = mf_bench_open(&run->bench, options, run->cli->operators);
 
     if (code == 0 && run->shapes)
         code = mf_bench_rows_choose(&run->rows, &run->bench, run->shapes);
@@ -302,6 +305,8 @@ int mf_cmd_run_config(struct mf_cli *cli, const struct mf_command *self, int arg
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
     if ((run.shapes != NULL) == (rest < argc))
         return mf_cli_fail(MF_EXIT_USAGE, "run-config: expected either TABLE or --shapes FILE");
+    if (mf_operators_run(cli, &options.operators, options.device, &code))
+        return code;
     code = run_table(&run, &options, argv[rest]);
     mf_bench_rows_close(&run.rows);
     mf_bench_close(&run.bench);

@@ -8,6 +8,7 @@
 
 #include "cli/support/shape_arg.h"
 #include "common/base/cleanup.h"
+#include "common/base/json.h"
 #include "common/base/text.h"
 #include "common/table/table.h"
 #include "common/table/table_file.h"
@@ -15,6 +16,8 @@
 
 #define TIME_CAP_MS   10000
 #define FAMILY_SO_CAP 4096 /* maximum bytes of --family-so */
+#define N_OWN_OPTS    (MF_BENCH_OPTS - MF_OPERATORS_OPTS - MF_BENCH_LAYER_OPTS)
+#define AITER_MODULE  "moefarm.families.aiter"
 
 void mf_bench_opts(struct mf_bench_options *o, struct mf_opt opts[MF_BENCH_OPTS])
 {
@@ -45,6 +48,8 @@ void mf_bench_opts(struct mf_bench_options *o, struct mf_opt opts[MF_BENCH_OPTS]
                               .help = "seed of the input data; -1: the seed of the row",
                               .min = -1,
                               .max = INT64_MAX};
+    mf_operators_opts(&o->operators, opts + N_OWN_OPTS);
+    mf_bench_layer_opts(&o->layer, opts + N_OWN_OPTS + MF_OPERATORS_OPTS);
 }
 
 static int out_of_memory(void)
@@ -66,18 +71,35 @@ static int load_families(struct mf_bench *b)
         if (mf_family_plugin_load(&b->plugins, at, why, sizeof(why)) < 0)
             return mf_cli_fail(MF_EXIT_USAGE, "--family-so: %s: %s", at, why);
     }
-    b->extra = mf_family_plugins_set(&b->plugins);
     return 0;
 }
 
-int mf_bench_open(struct mf_bench *b, const struct mf_bench_options *o)
+/* Collects the families of shared objects and of the interpreter. */
+static int collect_families(struct mf_bench *b)
+{
+    size_t n_python = b->operators ? b->operators->families.n : 0, n = 0;
+
+    b->families = calloc(b->plugins.n + n_python + 1, sizeof(const struct mf_family *));
+    if (!b->families)
+        return out_of_memory();
+    for (size_t i = 0; i < b->plugins.n; i++)
+        b->families[n++] = b->plugins.families[i];
+    for (size_t i = 0; i < n_python; i++)
+        b->families[n++] = b->operators->families.families[i];
+    b->extra = (struct mf_family_set){b->families, n};
+    return 0;
+}
+
+int mf_bench_open(struct mf_bench *b, const struct mf_bench_options *o, const struct mf_operators *operators)
 {
     char why[MF_REASON_MAX] = "";
     int code;
 
-    *b = (struct mf_bench){.options = *o};
+    *b = (struct mf_bench){.options = *o, .operators = operators};
     mf_local_memfd_store_init(&b->memfd_store, mf_memory_available() / 2);
     code = load_families(b);
+    if (code == 0)
+        code = collect_families(b);
     if (code == 0 && mf_device_open(o->device, why, sizeof(why), &b->device) < 0)
         code = mf_cli_fail(MF_EXIT_USAGE, "--device: %s", why);
     return code;
@@ -88,9 +110,11 @@ void mf_bench_close(struct mf_bench *b)
     mf_local_memfd_store_release(&b->memfd_store);
     b->device = mf_device_close(b->device);
     mf_family_plugins_release(&b->plugins);
+    free(b->families);
+    b->families = NULL;
 }
 
-static int refuse(struct mf_bench_row *row, const char *why)
+int mf_bench_row_refuse(struct mf_bench_row *row, const char *why)
 {
     row->refused = strdup(why);
     return row->refused ? 0 : out_of_memory();
@@ -100,17 +124,31 @@ static int refuse(struct mf_bench_row *row, const char *why)
 static int open_pipeline(const struct mf_bench *b, struct mf_bench_row *row)
 {
     char why[MF_REASON_MAX] = "";
-    int r = mf_pipeline_open(b->device, &row->shape, &b->extra, row->names, why, sizeof(why), &row->pipeline);
+    int r = mf_pipeline_open(b->device, &row->shape, &b->extra, row->step ? row->step : row->names, why,
+                             sizeof(why), &row->pipeline);
 
     if (r == -ENOMEM)
         return out_of_memory();
-    return r < 0 ? refuse(row, why) : 0;
+    return r < 0 ? mf_bench_row_refuse(row, why) : 0;
 }
 
-/* Sets the row's routing and seed: the values of the options, or else those with which the row was tuned. */
-static int read_provenance(const struct mf_bench_options *o, const struct mf_table_row *t,
-                           struct mf_bench_row *row)
+int mf_bench_row_operate(const struct mf_bench *b, const char *family, const cJSON *json,
+                         struct mf_bench_row *row)
 {
+    char step[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX];
+    _cleanup_(mf_freep) char *text = mf_json_print(json);
+    int r = text ? b->operators->add_row(family, &row->shape, text, step, sizeof(step)) : -ENOMEM;
+
+    if (r == -EINVAL)
+        return mf_bench_row_refuse(row, "the layer has no description for Python families");
+    row->step = r == 0 ? strdup(step) : NULL;
+    return row->step ? open_pipeline(b, row) : out_of_memory();
+}
+
+/* The values of the options, or else those with which the row was tuned. */
+int mf_bench_row_provenance(const struct mf_bench *b, const struct mf_table_row *t, struct mf_bench_row *row)
+{
+    const struct mf_bench_options *o = &b->options;
     const char *routing = o->routing, *seed = t ? t->own[MF_OWN_SEED] : NULL;
     int64_t value = o->seed;
 
@@ -142,7 +180,7 @@ static int read_row(struct mf_bench_rows *r, const struct mf_bench *b, const str
             return out_of_memory();
     }
     row->reachable = mf_fmoe_lookup(r->fmoe, &row->shape, MF_LOOKUP_MOEFARM, &found) == 0 && found == i;
-    code = read_provenance(&b->options, t, row);
+    code = mf_bench_row_provenance(b, t, row);
     return code != 0 ? code : open_pipeline(b, row);
 }
 
@@ -185,30 +223,77 @@ static void warn_other_model(const struct mf_bench_rows *r, const char *path, co
             path, n, r->n, row_model, device_model);
 }
 
-int mf_bench_rows_open(struct mf_bench_rows *r, const struct mf_bench *b, const char *path)
+/* Opens the rows that have a pipeline. */
+static int open_own(struct mf_bench_rows *r, const struct mf_bench *b, const struct mf_table *table,
+                    const char *path)
 {
-    _cleanup_(mf_table_freep) struct mf_table *table = NULL;
     char why[MF_REASON_MAX] = "";
     int code = 0;
 
-    *r = (struct mf_bench_rows){0};
-    if (mf_fmoe_open(b->device, &path, 1, &b->extra, why, sizeof(why), &r->fmoe) < 0 ||
-        mf_table_file_read(path, &table, why) < 0)
+    if (mf_fmoe_open_mixed(b->device, path, &b->extra, why, sizeof(why), &r->fmoe) < 0)
         return mf_cli_fail(MF_EXIT_USAGE, "%s", *why ? why : "out of memory");
     for (size_t i = 0; i < mf_fmoe_n_foreign(r->fmoe); i++)
         (void)fprintf(stderr, "%s:%lld: skipped: %s\n", path, (long long)mf_fmoe_foreign_line(r->fmoe, i),
                       MF_FMOE_FOREIGN_REASON);
-    r->n = mf_fmoe_n_rows(r->fmoe);
-    if (r->n == 0)
-        return mf_cli_fail(MF_EXIT_USAGE, "%s: no row of this device's class %s/%d that this build can run",
-                           path, b->device->info.class.gfx, b->device->info.class.cu_num);
-    r->items = calloc(r->n, sizeof(*r->items));
+    r->items = calloc(mf_fmoe_n_rows(r->fmoe) + table->n_rows + 1, sizeof(*r->items));
     if (!r->items)
         return out_of_memory();
+    r->n = mf_fmoe_n_rows(r->fmoe);
     for (size_t i = 0; i < r->n && code == 0; i++)
         code = read_row(r, b, table, i);
     if (code == 0)
         warn_other_model(r, path, b->device->info.model);
+    return code;
+}
+
+/* Adds AITER's own rows, or says which interpreter runs them. */
+static int add_aiter(struct mf_bench_rows *r, const struct mf_bench *b, const struct mf_table *table,
+                     const char *path)
+{
+    size_t n = mf_bench_aiter_count(b, table);
+
+    if (n > 0 && mf_operators_have(b->operators, "aiter"))
+        return mf_bench_aiter_add(r, b, table);
+    if (n > 0)
+        (void)fprintf(
+            stderr,
+            "%s: %zu rows have no pipeline, so they are AITER's own. They run through "
+            "aiter.fused_moe; name an interpreter that imports aiter: --python PATH --family-py " AITER_MODULE
+            "\n",
+            path, n);
+    return 0;
+}
+
+static int open_table(struct mf_bench_rows *r, const struct mf_bench *b, const char *path,
+                      const struct mf_buf *text)
+{
+    _cleanup_(mf_table_freep) struct mf_table *table = NULL;
+    char why[MF_REASON_MAX] = "";
+    int code;
+
+    if (mf_table_read(path, text->data, text->len, &table, why) < 0)
+        return mf_cli_fail(MF_EXIT_USAGE, "%s: %s", path, *why ? why : "out of memory");
+    code = open_own(r, b, table, path);
+    if (code == 0)
+        code = add_aiter(r, b, table, path);
+    if (code == 0 && r->n == 0)
+        code = mf_cli_fail(MF_EXIT_USAGE, "%s: no row of this device's class %s/%d that this build can run",
+                           path, b->device->info.class.gfx, b->device->info.class.cu_num);
+    return code;
+}
+
+int mf_bench_rows_open(struct mf_bench_rows *r, const struct mf_bench *b, const char *path)
+{
+    _cleanup_(mf_buf_release) struct mf_buf text;
+    char why[MF_REASON_MAX] = "";
+    int code;
+
+    *r = (struct mf_bench_rows){0};
+    mf_buf_init(&text, MF_TABLE_FILE_MAX);
+    if (mf_table_file_text(path, &text, why) < 0)
+        return mf_cli_fail(MF_EXIT_USAGE, "%s", *why ? why : "out of memory");
+    code = mf_triton_file_is(text.data, text.len) ? mf_bench_triton_open(r, b, path, &text)
+                                                  : open_table(r, b, path, &text);
     return code != 0 ? code : group_rows(r);
 }
 
@@ -225,7 +310,7 @@ static int choose(const struct mf_bench *b, struct mf_bench_row *row)
     bucket.token = mf_token_bucket(bucket.token);
     r = mf_fmoe_fallback(NULL, b->device, &bucket, &b->extra, NULL, NULL, why, sizeof(why), choice);
     if (r == -ENOENT)
-        return refuse(row, why);
+        return mf_bench_row_refuse(row, why);
     if (r < 0)
         return mf_cli_fail(MF_EXIT_FAILED, "%s", strerrordesc_np(-r));
     row->chosen = strdup(choice->names);
@@ -244,7 +329,7 @@ static int add_shape(struct mf_bench_rows *r, const struct mf_bench *b, const st
     int code;
 
     *row = (struct mf_bench_row){.shape = t->shape, .us = NAN, .names = "", .model = "", .reachable = true};
-    code = read_provenance(&b->options, NULL, row);
+    code = mf_bench_row_provenance(b, NULL, row);
     return code != 0 ? code : choose(b, row);
 }
 
@@ -280,11 +365,13 @@ void mf_bench_rows_close(struct mf_bench_rows *r)
     for (size_t i = 0; i < r->n && r->items; i++) {
         r->items[i].pipeline = mf_pipeline_close(r->items[i].pipeline);
         free(r->items[i].chosen);
+        free(r->items[i].step);
         free(r->items[i].refused);
         free(r->items[i].unstable);
     }
     free(r->items);
     r->fmoe = mf_fmoe_close(r->fmoe);
+    r->file = mf_triton_file_free(r->file);
     *r = (struct mf_bench_rows){0};
 }
 

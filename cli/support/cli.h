@@ -21,6 +21,8 @@ enum mf_exit {
 
 #define MF_URL_DEFAULT "http://127.0.0.1:8080"
 
+struct mf_operators;
+
 struct mf_cli {
     const char *url;        /* "": use MF_URL_DEFAULT */
     const char *token_file; /* "": use the environment variable MOEFARM_TOKEN, if set */
@@ -29,6 +31,10 @@ struct mf_cli {
     bool to_terminal;       /* true: stdout is a terminal, so progress bars may be redrawn */
     bool utf8;              /* true: the terminal can show block characters */
     struct mf_http *http;   /* created by the first request */
+    char *const *argv;      /* arguments of the program, in the order in which they were given */
+    int argc;
+    /* operators of the Python interpreter that this process is in; NULL: it is in none */
+    const struct mf_operators *operators;
 };
 
 struct mf_command {

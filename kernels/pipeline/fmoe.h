@@ -82,6 +82,10 @@ struct mf_fmoe;
  * rows of one class have the same key. */
 int mf_fmoe_open(struct mf_device *device, const char *const *paths, size_t n,
                  const struct mf_family_set *extra, char *why, size_t why_cap, struct mf_fmoe **ret);
+/* Like mf_fmoe_open with one table that may also have AITER's own rows, which have no pipeline. Leaves these
+ * rows out. */
+int mf_fmoe_open_mixed(struct mf_device *device, const char *path, const struct mf_family_set *extra,
+                       char *why, size_t why_cap, struct mf_fmoe **ret);
 struct mf_fmoe *mf_fmoe_close(struct mf_fmoe *f);
 size_t mf_fmoe_n_rows(const struct mf_fmoe *f);
 /* Returns the number of rows of the class that are not served, because the family of a step is not in this

@@ -68,6 +68,11 @@ static enum verdict judge_name(const char *name, size_t len, const char *device_
     return family && strcmp(family->device_kind, device_kind) == 0 ? SERVED : BROKEN;
 }
 
+static bool is_unnamed(const struct mf_table_row *row)
+{
+    return !row->own[MF_OWN_PIPELINE] || !*row->own[MF_OWN_PIPELINE];
+}
+
 static enum verdict judge_row(const struct mf_table_row *row, const char *device_kind,
                               const struct mf_family_set *extra, const char **ret_why)
 {
@@ -77,7 +82,7 @@ static enum verdict judge_row(const struct mf_table_row *row, const char *device
 
     *ret_why =
         "column pipeline is empty, so libfmoe cannot run the row; export the table with consumer=moefarm";
-    if (!pipeline || !*pipeline)
+    if (is_unnamed(row))
         return BROKEN;
     *ret_why = "column us: expected a positive time";
     if (!(row->us > 0) || !isfinite(row->us))
@@ -131,8 +136,11 @@ static char *current_pipeline(const struct mf_table_row *row)
     return strdup(r == 0 ? text : row->own[MF_OWN_PIPELINE]);
 }
 
+/* What to do with rows without a pipeline. */
+enum unnamed { REFUSE_UNNAMED, SKIP_UNNAMED };
+
 static int take_rows(struct mf_fmoe *f, size_t file, const char *device_kind,
-                     const struct mf_family_set *extra, char *why, size_t why_cap)
+                     const struct mf_family_set *extra, enum unnamed unnamed, char *why, size_t why_cap)
 {
     const struct mf_table *t = f->files[file].table;
 
@@ -142,7 +150,8 @@ static int take_rows(struct mf_fmoe *f, size_t file, const char *device_kind,
         const char *problem;
 
         f->files[file].index_of[i] = SIZE_MAX;
-        if (!mf_device_class_equal(&row->class, &f->class) || !mf_lookup_considers(MF_LOOKUP_MOEFARM, t, row))
+        if (!mf_device_class_equal(&row->class, &f->class) ||
+            !mf_lookup_considers(MF_LOOKUP_MOEFARM, t, row) || (unnamed == SKIP_UNNAMED && is_unnamed(row)))
             continue;
         switch (judge_row(row, device_kind, extra, &problem)) {
         case BROKEN:
@@ -190,8 +199,9 @@ static int read_file(struct file *file, const char *path, char *why, size_t why_
     return file->index_of ? 0 : -ENOMEM;
 }
 
-int mf_fmoe_open(struct mf_device *device, const char *const *paths, size_t n,
-                 const struct mf_family_set *extra, char *why, size_t why_cap, struct mf_fmoe **ret)
+static int open_tables(struct mf_device *device, const char *const *paths, size_t n,
+                       const struct mf_family_set *extra, enum unnamed unnamed, char *why, size_t why_cap,
+                       struct mf_fmoe **ret)
 {
     _cleanup_(mf_fmoe_closep) struct mf_fmoe *f = calloc(1, sizeof(*f));
     size_t n_rows = 0;
@@ -219,11 +229,23 @@ int mf_fmoe_open(struct mf_device *device, const char *const *paths, size_t n,
     if (!f->rows || !f->foreign)
         return -ENOMEM;
     for (size_t i = 0; i < n && r == 0; i++)
-        r = take_rows(f, i, device->ops->kind, extra, why, why_cap);
+        r = take_rows(f, i, device->ops->kind, extra, unnamed, why, why_cap);
     if (r < 0)
         return r;
     *ret = MF_TAKE(f);
     return 0;
+}
+
+int mf_fmoe_open(struct mf_device *device, const char *const *paths, size_t n,
+                 const struct mf_family_set *extra, char *why, size_t why_cap, struct mf_fmoe **ret)
+{
+    return open_tables(device, paths, n, extra, REFUSE_UNNAMED, why, why_cap, ret);
+}
+
+int mf_fmoe_open_mixed(struct mf_device *device, const char *path, const struct mf_family_set *extra,
+                       char *why, size_t why_cap, struct mf_fmoe **ret)
+{
+    return open_tables(device, &path, 1, extra, SKIP_UNNAMED, why, why_cap, ret);
 }
 
 struct mf_fmoe *mf_fmoe_close(struct mf_fmoe *f)

@@ -166,7 +166,7 @@ int main(int argc, char **argv)
 
     if (argc != 3 || mf_parse_i64(argv[2], 8, ROUNDS_MAX, &n) < 0)
         return fail("usage", "libfmoe_call TABLE ROUNDS (8 to 1000)") != 0;
-    if (mf_bench_open(&b, &options) != 0 || mf_bench_rows_open(&rows, &b, argv[1]) != 0)
+    if (mf_bench_open(&b, &options, NULL) != 0 || mf_bench_rows_open(&rows, &b, argv[1]) != 0)
         return EXIT_FAILURE;
     if (fmoe_open("cpu:0", tables, 1, &error, &f) < 0)
         r = fail(argv[1], error.text);

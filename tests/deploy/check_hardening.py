@@ -19,7 +19,8 @@ LINK = ["-Wl,-z,relro,-z,now,-z,noexecstack"]
 # Folder of the target's build files, name of the target
 PROGRAMS = [("server", "moefarmd"), ("worker", "moefarm-worker"), ("cli", "moefarm"),
             ("kernels/gpu/host", "moefarm-compile")]
-LIBRARIES = [("fmoe", "fmoe"), ("worker/runner", "moefarm-runner")]
+LIBRARIES = [("fmoe", "fmoe"), ("worker/runner", "moefarm-runner"),
+             ("cli/python", "moefarm-cli")]
 SAMPLE = r"""
 #include <stdio.h>
 #include <string.h>

@@ -41,7 +41,8 @@ for file in bin/moefarmd bin/moefarm-worker bin/moefarm lib/systemd/system/moefa
     lib/systemd/system/moefarm-worker@.service lib/systemd/system/moefarm-pull@.service \
     lib/systemd/system/moefarm-pull@.timer lib/sysusers.d/moefarm-pull.conf \
     libexec/moefarm/moefarm-compile libexec/moefarm/moefarm-hip-nvidia.so \
-    libexec/moefarm/libmoefarm-runner.so libexec/moefarm/python/moefarm/boot.py \
+    libexec/moefarm/libmoefarm-runner.so libexec/moefarm/libmoefarm-cli.so \
+    libexec/moefarm/python/moefarm/boot.py \
     libexec/moefarm/moefarm-hip-amd.so share/moefarm/hip/tile.hip share/moefarm/models.csv \
     share/doc/moefarm/docs/api.md share/doc/moefarm/SECURITY.md \
     share/doc/moefarm/examples/qwen3_untuned_fmoe.csv share/doc/moefarm-worker/copyright \

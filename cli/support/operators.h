@@ -1,0 +1,43 @@
+/* Production operators of frameworks, such as aiter.fused_moe, which run the rows of the framework's own
+ * tables. They are Python families (python/moefarm/family.py). A command that needs them starts the user's
+ * interpreter, which loads this program again as a library (cli/python/library.h). */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "common/base/opts.h"
+#include "common/moe/shape.h"
+#include "kernels/core/family.h"
+
+#define MOEFARM_CLI_API  1
+#define MOEFARM_CLI_FILE "libmoefarm-cli.so"
+#define MOEFARM_CLI_BOOT "python/moefarm/boot.py"
+#define MF_OPERATORS_MAX 16 /* maximum number of Python families */
+
+/* The families that an interpreter has imported. */
+struct mf_operators {
+    struct mf_family_set families;
+    /* Adds a row of the framework's table. json: the row, an object. Writes the step that runs the row, as
+     * "family:step". Returns -ENOENT if there is no such family, -EINVAL if the farm cannot describe the
+     * layer, or -ENOMEM. */
+    int (*add_row)(const char *family, const struct mf_shape *shape, const char *json, char *step,
+                   size_t cap);
+};
+
+struct mf_operators_options {
+    const char *python; /* NULL: none */
+    struct mf_opt_list family_py;
+    const char *modules[MF_OPERATORS_MAX]; /* of family_py */
+};
+#define MF_OPERATORS_OPTS 2
+void mf_operators_opts(struct mf_operators_options *o, struct mf_opt opts[MF_OPERATORS_OPTS]);
+
+struct mf_cli;
+/* If an interpreter is given and this process is not yet in one: runs the whole command in it and returns
+ * true; *ret_code is the exit code. Also returns true, after a message, if that fails. Otherwise returns
+ * false. */
+bool mf_operators_run(const struct mf_cli *cli, const struct mf_operators_options *o, const char *device,
+                      int *ret_code);
+/* True if one of the families has this name. `operators` may be NULL. */
+bool mf_operators_have(const struct mf_operators *operators, const char *family);
