@@ -7,6 +7,16 @@
  * time. */
 static atomic_flag cpu_is_used = ATOMIC_FLAG_INIT;
 
+bool fmoe_cpu_take(void)
+{
+    return !atomic_flag_test_and_set(&cpu_is_used);
+}
+
+void fmoe_cpu_give(void)
+{
+    atomic_flag_clear(&cpu_is_used);
+}
+
 static struct mf_tensor_ref ref_of(const void *const part[3])
 {
     return (struct mf_tensor_ref){
@@ -72,12 +82,12 @@ int fmoe_run(struct fmoe_layer *l, const struct fmoe_call *c)
         return -EINVAL;
     if (!is_cpu && (c->ids_type != FMOE_INT32 || c->weights_type != FMOE_FLOAT32))
         return -ENOTSUP;
-    if (is_cpu && atomic_flag_test_and_set(&cpu_is_used))
+    if (is_cpu && !fmoe_cpu_take())
         return -EBUSY;
     r = device->ops->enter(device);
     if (r == 0)
         r = serve(l, c);
     if (is_cpu)
-        atomic_flag_clear(&cpu_is_used);
+        fmoe_cpu_give();
     return r;
 }

@@ -62,6 +62,11 @@ struct fmoe {
 /* Formats the message into error (may be NULL) and returns r. */
 __attribute__((format(printf, 3, 4))) int fmoe_fail(struct fmoe_error *error, int r, const char *format, ...);
 
+/* fmoe_cpu_take returns false if another call of the process uses the CPU's thread pool; otherwise the caller
+ * has the pool until it calls fmoe_cpu_give. */
+bool fmoe_cpu_take(void);
+void fmoe_cpu_give(void);
+
 /* Returns the tensor of weight w (index into fmoe_layer.weight). */
 static inline enum mf_tensor fmoe_weight_tensor(int w)
 {

@@ -4,6 +4,7 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
+#include "kernels/gpu/src/ops/ops_order.h"
 
 MF_NAMES_DEFINE(mf_shuffle, MF_SHUFFLE_, MF_SHUFFLE_MAP)
 
@@ -56,65 +57,34 @@ bool mf_shuffle_legal(enum mf_shuffle s, const struct mf_shuffle_size *z, char *
     return false;
 }
 
-size_t mf_shuffle_elements(enum mf_shuffle s, const struct mf_shuffle_size *z)
+void mf_shuffle_padded(enum mf_shuffle s, const struct mf_shuffle_size *z, long long *ret_rows,
+                       long long *ret_cols)
 {
     struct granularity g = granularity_of(s, z);
-    return round_up(z->rows, g.rows) * round_up(z->cols, g.cols);
+    *ret_rows = (long long)round_up(z->rows, g.rows);
+    *ret_cols = (long long)round_up(z->cols, g.cols);
 }
 
-/* K is divided into parts of 16 bytes, which have kp elements. */
-static size_t index_16x16(const struct mf_shuffle_size *z, size_t n, size_t k)
+size_t mf_shuffle_elements(enum mf_shuffle s, const struct mf_shuffle_size *z)
 {
-    size_t kp = z->four_bit ? 32 : 16 / (size_t)z->element_bytes, parts = 32 / kp;
-    return ((n / 16 * (z->cols / 32) + k / 32) * parts + k % 32 / kp) * 16 * kp + n % 16 * kp + k % kp;
+    long long rows, cols;
+    mf_shuffle_padded(s, z, &rows, &cols);
+    return (size_t)(rows * cols);
 }
 
-/* The matrix, viewed as (N0, 16, K0, 4, 16), is stored as (N0, K0, 4, 16, 16). With gate and up, the view (2,
- * N0, …) is stored as (N0, 2, …). */
-static size_t index_a16w4(const struct mf_shuffle_size *z, bool gate_up, size_t n, size_t k)
-{
-    size_t half = z->rows / 2, block = gate_up ? n % half / 16 * 2 + n / half : n / 16;
-    return (((block * (z->cols / 64) + k / 64) * 4 + k % 64 / 16) * 16 + n % 16) * 16 + k % 16;
-}
-
-/* The matrix, viewed as (2, N1, 2, 16, K1, 2, 4), is stored as (N1, K1, 4, 16, 2, 2). The first dimension of
- * the view is gate and up. */
-static size_t index_a16w4_scale(const struct mf_shuffle_size *z, size_t n, size_t k)
-{
-    size_t half = z->rows / 2, g = n / half, r = n % half;
-    size_t n1 = r / 32, pair = r % 32 / 16, lane = r % 16, k1 = k / 8, kh = k % 8 / 4, k4 = k % 4;
-    return ((((n1 * (z->cols / 8) + k1) * 4 + k4) * 16 + lane) * 2 + kh) * 2 + pair + g * (half * z->cols);
-}
-
-static size_t index_e8m0(size_t cols, size_t x, size_t y)
-{
-    return x / 32 * 32 * cols + y / 8 * 256 + y % 4 * 64 + x % 16 * 4 + y % 8 / 4 * 2 + x % 32 / 16;
-}
+_Static_assert(MF_ORDER_W16X16 == (int)MF_SHUFFLE_W16X16 && MF_ORDER_NV_8_4 == (int)MF_SHUFFLE_NV_8_4,
+               "both enums list the orders in the same sequence");
 
 size_t mf_shuffle_index(enum mf_shuffle s, const struct mf_shuffle_size *z, size_t row, size_t col)
 {
-    size_t cols = round_up(z->cols, granularity_of(s, z).cols);
-    switch (s) {
-    case MF_SHUFFLE_W16X16:
-        return index_16x16(z, row, col);
-    case MF_SHUFFLE_A16W4:
-        return index_a16w4(z, false, row, col);
-    case MF_SHUFFLE_A16W4_GU:
-        return index_a16w4(z, true, row, col);
-    case MF_SHUFFLE_A16W4_SCALE:
-        return index_a16w4_scale(z, row, col);
-    case MF_SHUFFLE_E8M0:
-        return index_e8m0(cols, row, col);
-    case MF_SHUFFLE_E8M0_1250:
-        return ((row / 32 * (cols / 4) + col / 4) * 32 + row % 32) * 4 + col % 4;
-    case MF_SHUFFLE_NV_32_4_4:
-        return row / 128 * (cols / 4) * 512 + col / 4 * 512 + row % 32 * 16 + row % 128 / 32 * 4 + col % 4;
-    case MF_SHUFFLE_NV_8_4:
-        return row / 8 * (cols / 4) * 32 + col / 4 * 32 + row % 8 * 4 + col % 4;
-    case MF_SHUFFLE_N_:
-        break;
-    }
-    return row * z->cols + col;
+    const struct mf_op_matrix matrix = {
+        .rows = (long long)z->rows,
+        .cols = (long long)z->cols,
+        .padded_cols = (long long)round_up(z->cols, granularity_of(s, z).cols),
+        .element_bytes = z->element_bytes,
+        .four_bit = z->four_bit,
+    };
+    return (size_t)mf_order_index((int)s, &matrix, (long long)row, (long long)col);
 }
 
 static void move(enum mf_shuffle s, const struct mf_shuffle_size *z, size_t experts, const uint8_t *from,

@@ -48,6 +48,9 @@ struct mf_shuffle_size {
 bool mf_shuffle_legal(enum mf_shuffle s, const struct mf_shuffle_size *size, char *why, size_t why_cap);
 /* Returns the number of elements of the shuffled matrix, including padding. */
 size_t mf_shuffle_elements(enum mf_shuffle s, const struct mf_shuffle_size *size);
+/* Sets the rows and columns of the shuffled matrix, including padding. */
+void mf_shuffle_padded(enum mf_shuffle s, const struct mf_shuffle_size *size, long long *ret_rows,
+                       long long *ret_cols);
 /* Returns the position of element (row, col) in the shuffled matrix. */
 size_t mf_shuffle_index(enum mf_shuffle s, const struct mf_shuffle_size *size, size_t row, size_t col);
 /* Shuffles the matrices of `experts` experts, stored one after the other. `to` has mf_shuffle_elements()

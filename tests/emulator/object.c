@@ -69,12 +69,12 @@ int mf_object_start(const struct mf_object_build *b, const char *path, pid_t *re
 {
     char of[COMMAND_MAX / 2], command[COMMAND_MAX];
 
-    mf_format(
-        of, sizeof(of),
-        FLAGS
-        " -DMF_EMULATOR=%u %s -DMF_EMULATOR_SOURCE='\"%s\"'%s -I%s -I%s/hopper -I%s/move -I%s/tests/emulator",
-        b->flavour->wave_lanes, b->flavour->define, b->source, b->options, b->sources, b->sources, b->sources,
-        MF_SOURCE_DIR);
+    mf_format(of, sizeof(of),
+              FLAGS
+              " -DMF_EMULATOR=%u %s -DMF_EMULATOR_SOURCE='\"%s\"'%s -I%s -I%s/hopper -I%s/move -I%s/ops "
+              "-I%s/tests/emulator",
+              b->flavour->wave_lanes, b->flavour->define, b->source, b->options, b->sources, b->sources,
+              b->sources, b->sources, MF_SOURCE_DIR);
     mf_format(
         command, sizeof(command),
         "exec 2>%s.log; kernels=$(%s %s -E -P %s/tests/emulator/unit.cc | sed -n 's/^extern \"C\" "

@@ -30,6 +30,7 @@ MF_DEVICE void __syncthreads()
 #define fmaxf     __builtin_fmaxf
 #define fminf     __builtin_fminf
 #define fmaf      __builtin_fmaf
+#define sqrtf     __builtin_sqrtf
 #define copysignf __builtin_copysignf
 
 MF_DEVICE float __uint_as_float(u32 v)

@@ -1,0 +1,297 @@
+/* Permutations by expert ids (vLLM, CANN) and their inverse. */
+#include "fmoe/ops/private.h"
+
+#include "kernels/gpu/src/ops/ops_args.h"
+#include "kernels/ops/permute.h"
+#include "kernels/ops/permute_ascend.h"
+#include "kernels/ops/permute_vllm.h"
+
+#define RESIDENT 2 /* blocks per SM or CU of the kernels that copy rows */
+
+static struct mf_op_rows gpu_rows(const struct fmoe_op_rows *r)
+{
+    return (struct mf_op_rows){r->from, r->to, (int32_t)r->bytes, fmoe_ops_unit(r->from, r->to, r->bytes)};
+}
+
+static int check_rows(const struct fmoe_op_rows *rows, int n, struct fmoe_error *error)
+{
+    for (int i = 0; i < n; i++) {
+        if (rows[i].bytes < 1 || rows[i].bytes > INT32_MAX)
+            return fmoe_fail(error, -EINVAL, "rows of %zu bytes: expected 1 to 2^31 - 1", rows[i].bytes);
+    }
+    return 0;
+}
+
+/* ---- GPU ---- */
+
+/* Warps of work to copy the rows of all tokens, in pieces of 512 bytes. */
+static int64_t pieces_of(const struct mf_op_permute_args *a)
+{
+    return (int64_t)a->token * ((a->rows[0].bytes + 511) / 512);
+}
+
+/* With few routes every block sorts all of them, so that one launch does everything. */
+static int launch_permute(const struct fmoe_ops *o, struct mf_op_permute_args *a)
+{
+    const bool few = a->sort.slices == 1;
+    const struct fmoe_ops_launch l = {
+        .module = FMOE_OPS_PERMUTE,
+        .function = few ? FMOE_OPS_PERMUTE_SORT : FMOE_OPS_PERMUTE_ROWS,
+        .blocks = fmoe_ops_blocks(o, FMOE_OPS_PERMUTE, pieces_of(a), few ? 1 : RESIDENT),
+        .shared = few ? fmoe_ops_sort_shared(o, &a->sort) : 0,
+    };
+    int r = few && l.blocks > 0 ? 0 : fmoe_ops_sort_launch(o, &a->sort);
+
+    return r < 0 ? r : fmoe_ops_launch(o, &l, a, sizeof(*a));
+}
+
+static int permute_on_gpu(const struct fmoe_ops *o, const struct fmoe_op_permute *p)
+{
+    int64_t n = p->routes.tokens * p->routes.topk;
+    struct mf_op_permute_args a = {
+        .sort = {.map = p->expert_map,
+                 .sorted_ids = p->permuted_idx,
+                 .row_of = p->inv_permuted_idx,
+                 .first_row = (long long *)(void *)p->first_token_offset,
+                 .rows = n,
+                 .bins = p->n_local,
+                 .block = 1,
+                 .pad = (int32_t)n},
+        .row_of = p->inv_permuted_idx,
+        .token = (int32_t)p->routes.tokens,
+        .topk = p->routes.topk,
+        .n_rows = p->n_rows,
+        .last = (int32_t)n,
+    };
+
+    for (int i = 0; i < p->n_rows; i++)
+        a.rows[i] = gpu_rows(&p->rows[i]);
+    fmoe_ops_sort_prepare(&p->routes, p->workspace, &a.sort);
+    return launch_permute(o, &a);
+}
+
+/* ---- vLLM ---- */
+
+static int permute_on_cpu(const struct fmoe_op_permute *p, struct fmoe_error *error)
+{
+    int64_t n = p->routes.tokens * p->routes.topk;
+    struct mf_vllm_permute v = {
+        .ids = p->routes.ids,
+        .wide = p->routes.ids_type == FMOE_INT64,
+        .tokens = p->routes.tokens,
+        .topk = p->routes.topk,
+        .experts = p->routes.experts,
+        .n_local = p->n_local,
+        .expert_map = p->expert_map,
+        .align = 1,
+        .n_copies = p->n_rows,
+    };
+    const struct mf_vllm_permuted out = {.first_token_offset = p->first_token_offset,
+                                         .inv_permuted_idx = p->inv_permuted_idx};
+    const char *why;
+    int r;
+
+    for (int i = 0; i < p->n_rows; i++)
+        v.copies[i] = (struct mf_row_copy){p->rows[i].from, p->rows[i].to, p->rows[i].bytes};
+    r = mf_vllm_permute(MF_SORT_STABLE, &v, fmoe_ops_cpu_threads(&p->routes), p->workspace, &out, &why);
+    if (r < 0)
+        return fmoe_fail(error, -EINVAL, "%s", why);
+    for (int64_t i = p->first_token_offset[p->n_local]; i < n; i++)
+        p->permuted_idx[i] = (int32_t)n;
+    for (int64_t i = 0; i < n; i++) {
+        if (p->inv_permuted_idx[i] >= 0)
+            p->permuted_idx[p->inv_permuted_idx[i]] = (int32_t)i;
+    }
+    return 0;
+}
+
+int fmoe_op_permute(struct fmoe_ops *o, const struct fmoe_op_permute *p, struct fmoe_error *error)
+{
+    int r = fmoe_ops_check_routes(o, &p->routes, error);
+
+    if (r == 0 && (p->n_rows < 0 || p->n_rows > 2 || p->n_local < 1 || p->n_local > p->routes.experts))
+        r = fmoe_fail(error, -EINVAL,
+                      "n_rows %d, n_local %d: expected at most 2 tensors, and 1 to %d local experts",
+                      p->n_rows, p->n_local, p->routes.experts);
+    if (r == 0)
+        r = check_rows(p->rows, p->n_rows, error);
+    if (r == 0)
+        r = fmoe_ops_begin(o, p->stream, error);
+    if (r < 0)
+        return r;
+    return fmoe_ops_end(o, fmoe_ops_on_gpu(o) ? permute_on_gpu(o, p) : permute_on_cpu(p, error), error);
+}
+
+/* ---- CANN ---- */
+
+static int check_ep(const struct fmoe_op_permute_ep *p, struct fmoe_error *error)
+{
+    int64_t n = p->routes.tokens * p->routes.topk;
+
+    if (p->first < 0 || p->last < p->first || p->last > n)
+        return fmoe_fail(error, -EINVAL, "rows %lld to %lld: expected a range within the %lld routes",
+                         (long long)p->first, (long long)p->last, (long long)n);
+    if (p->padded_mode && (p->first != 0 || p->routes.topk != 1 || p->probs))
+        return fmoe_fail(error, -EINVAL, "padded_mode: expected no range, no probs and topk 1");
+    return check_rows(&p->rows, 1, error);
+}
+
+static int gather_on_gpu(const struct fmoe_ops *o, const struct fmoe_op_permute_ep *p)
+{
+    const struct mf_op_gather_args a = {
+        .rows = gpu_rows(&p->rows),
+        .index = p->routes.ids,
+        .copy = p->sorted_indices,
+        .n = p->last,
+        .n_copied = p->routes.tokens,
+        .wide = p->routes.ids_type == FMOE_INT64,
+    };
+    int64_t warps = MF_MAX(p->last, 1) * ((a.rows.bytes / a.rows.unit + o->wave - 1) / o->wave);
+    const struct fmoe_ops_launch l = {FMOE_OPS_PERMUTE, FMOE_OPS_PERMUTE_GATHER,
+                                      fmoe_ops_blocks(o, FMOE_OPS_PERMUTE, warps, RESIDENT), 0};
+
+    return fmoe_ops_launch(o, &l, &a, sizeof(a));
+}
+
+static int ep_on_gpu(const struct fmoe_ops *o, const struct fmoe_op_permute_ep *p)
+{
+    struct mf_op_permute_args a = {
+        .sort = {.row_of = p->sorted_indices, .bins = p->routes.experts, .block = 1},
+        .row_of = p->sorted_indices,
+        .rows = {gpu_rows(&p->rows)},
+        .probs = p->probs,
+        .out_probs = p->probs ? p->out_probs : NULL,
+        .token = (int32_t)p->routes.tokens,
+        .topk = p->routes.topk,
+        .n_rows = 1,
+        .first = (int32_t)p->first,
+        .last = (int32_t)p->last,
+    };
+
+    fmoe_ops_sort_prepare(&p->routes, p->workspace, &a.sort);
+    return launch_permute(o, &a);
+}
+
+static int ep_on_cpu(const struct fmoe_op_permute_ep *p, struct fmoe_error *error)
+{
+    const int64_t range[2] = {p->first, p->last};
+    const struct mf_ascend a = {
+        .indices = p->routes.ids,
+        .wide = p->routes.ids_type == FMOE_INT64,
+        .tokens = p->padded_mode ? p->routes.experts : p->routes.tokens,
+        .topk = p->routes.topk,
+        .range = p->padded_mode ? NULL : range,
+        .num_out_tokens = p->padded_mode ? p->last : 0,
+        .padded_mode = p->padded_mode != 0,
+        .padded_rows = p->padded_mode ? p->routes.tokens : 0,
+    };
+    const struct mf_ascend_permuted out = {p->rows.to, p->sorted_indices, p->out_probs};
+    const char *why;
+    int r = mf_ascend_permute(&a, p->rows.from, p->rows.bytes, p->probs, fmoe_ops_cpu_threads(&p->routes),
+                              p->workspace, &out, &why);
+
+    return r < 0 ? fmoe_fail(error, r, "%s", why) : 0;
+}
+
+int fmoe_op_permute_ep(struct fmoe_ops *o, const struct fmoe_op_permute_ep *p, struct fmoe_error *error)
+{
+    int r = fmoe_ops_check_routes(o, &p->routes, error);
+
+    if (r == 0)
+        r = check_ep(p, error);
+    if (r == 0)
+        r = fmoe_ops_begin(o, p->stream, error);
+    if (r < 0)
+        return r;
+    if (!fmoe_ops_on_gpu(o))
+        return fmoe_ops_end(o, ep_on_cpu(p, error), error);
+    return fmoe_ops_end(o, p->padded_mode ? gather_on_gpu(o, p) : ep_on_gpu(o, p), error);
+}
+
+/* ---- unpermute ---- */
+
+static int unpermute_on_gpu(const struct fmoe_ops *o, const struct fmoe_op_unpermute *u)
+{
+    const struct mf_op_unpermute_args a = {
+        .from = u->from,
+        .to = u->to,
+        .row_of = u->row_of,
+        .probs = u->probs,
+        .token = (int32_t)u->tokens,
+        .topk = u->topk,
+        .first = (int32_t)u->first,
+        .last = (int32_t)u->last,
+        .width = u->width,
+        .by_eight = fmoe_ops_unit(u->from, u->to, (size_t)u->width * 2) == 16,
+    };
+    int64_t columns = (int64_t)o->wave * (a.by_eight ? 8 : 1);
+    int64_t warps = u->tokens * ((u->width + columns - 1) / columns);
+    const struct fmoe_ops_launch l = {FMOE_OPS_PERMUTE, FMOE_OPS_PERMUTE_BACK,
+                                      fmoe_ops_blocks(o, FMOE_OPS_PERMUTE, warps, RESIDENT), 0};
+
+    return fmoe_ops_launch(o, &l, &a, sizeof(a));
+}
+
+static int unpermute_on_cpu(const struct fmoe_op_unpermute *u)
+{
+    const struct mf_unpermute back = {
+        .row_of = u->row_of,
+        .tokens = u->tokens,
+        .topk = u->topk,
+        .first = u->first,
+        .last = u->last,
+        .from = u->from,
+        .width = (size_t)u->width,
+        .probs = u->probs,
+        .to = u->to,
+    };
+
+    mf_unpermute_rows(&back, mf_pool_threads_for(u->tokens * u->width));
+    return 0;
+}
+
+int fmoe_op_unpermute(struct fmoe_ops *o, const struct fmoe_op_unpermute *u, struct fmoe_error *error)
+{
+    int r;
+
+    if (u->topk < 1 || u->width < 1 || u->tokens < 0 || u->tokens > INT32_MAX / u->topk || u->first < 0 ||
+        u->last < u->first || u->last > INT32_MAX)
+        return fmoe_fail(error, -EINVAL,
+                         "%lld tokens, topk %d, width %d, rows %lld to %lld: expected topk and width from 1, "
+                         "fewer than 2^31 routes, and a range of rows",
+                         (long long)u->tokens, u->topk, u->width, (long long)u->first, (long long)u->last);
+    r = fmoe_ops_begin(o, u->stream, error);
+    if (r < 0)
+        return r;
+    return fmoe_ops_end(o, fmoe_ops_on_gpu(o) ? unpermute_on_gpu(o, u) : unpermute_on_cpu(u), error);
+}
+
+static int padded_on_cpu(const struct fmoe_op_unpermute_padded *u, struct fmoe_error *error)
+{
+    const struct mf_ascend_unpermute back = {
+        .permuted = u->from,
+        .sorted_indices = u->indices,
+        .tokens = u->tokens,
+        .topk = 1,
+        .rows = u->rows,
+        .width = (size_t)u->width,
+        .padded_mode = true,
+    };
+    const char *why;
+    int r = mf_ascend_unpermute(&back, mf_pool_threads_for(u->rows * u->width), u->workspace, u->to, &why);
+
+    return r < 0 ? fmoe_fail(error, r, "%s", why) : 0;
+}
+
+int fmoe_op_unpermute_padded(struct fmoe_ops *o, const struct fmoe_op_unpermute_padded *u,
+                             struct fmoe_error *error)
+{
+    int r;
+
+    if (fmoe_ops_on_gpu(o))
+        return fmoe_fail(error, -ENOTSUP, "padded_mode: only the CPU can unpermute padded rows");
+    r = fmoe_ops_begin(o, u->stream, error);
+    if (r < 0)
+        return r;
+    return fmoe_ops_end(o, padded_on_cpu(u, error), error);
+}

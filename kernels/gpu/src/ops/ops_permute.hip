@@ -1,0 +1,232 @@
+/* Copies rows into expert order and back, for any row size and any topk.
+ *
+ *   mf_op_permute       reads each token's row once and writes it to all its places
+ *   mf_op_sort_permute  sorts first: every block sorts all ids (MF_OP_SLICE_IDS at most) in shared memory, so
+ *                       that few tokens take one launch
+ *   mf_op_gather        to[i] = from[index[i]]
+ *   mf_op_unpermute     adds the rows of each token in fp32, in slot order, and rounds once to bf16
+ *
+ * A warp moves a piece of one token's row. It first compacts the token's rows that are in range into a list
+ * in shared memory, because a routing map has many routes without a row. */
+#include "dialect.h"
+#include "ops_sort.h"
+
+#define BLOCKS  2 /* resident blocks per SM or CU */
+#define IN_TURN 8 /* rows of a token that are loaded before they are added */
+
+struct row_list {
+    i32 row[MF_WAVE];
+    float weight[MF_WAVE];
+};
+
+/* Lists those of a token's routes `from` … that have a row in [first, last), at most MF_WAVE. Returns their
+ * number. All lanes of the warp must call it. */
+MF_DEVICE i32 list_rows(row_list &list, const i32 *row_of, const float *weights, i32 from, i32 topk,
+                        i32 first, i32 last)
+{
+    const i32 lane = threadIdx.x % MF_WAVE, j = from + lane;
+    const i32 row = j < topk ? row_of[j] : -1;
+    const bool has = row >= first && row < last;
+    const u64 same = mf_match<2>(has);
+    mf_wave_sync(); /* the list of the previous piece has been read */
+    if (has) {
+        const i32 at = mf_popcount(same & (((u64)1 << lane) - 1));
+        list.row[at] = row - first;
+        list.weight[at] = weights ? weights[j] : 1.0f;
+    }
+    mf_wave_sync();
+    return has ? mf_popcount(same) : MF_WAVE - mf_popcount(same);
+}
+
+MF_DEVICE i64 global_warp()
+{
+    return (i64)blockIdx.x * WAVES + threadIdx.x / MF_WAVE;
+}
+MF_DEVICE i64 global_warps()
+{
+    return (i64)gridDim.x * WAVES;
+}
+
+/* ---- permute ---- */
+
+/* Units of N elements of type UNIT per lane. */
+template <class UNIT, int N>
+MF_DEVICE void permute_pieces(const mf_op_permute_args &a, const mf_op_rows &r, const i32 *row_of,
+                              row_list &list)
+{
+    const i32 units = r.bytes / (i32)sizeof(UNIT), pieces = MF_CEIL(units, N * MF_WAVE);
+    for (i64 at = global_warp(); at < (i64)a.token * pieces; at += global_warps()) {
+        const i64 t = at / pieces;
+        const i32 first = (i32)(at - t * pieces) * N * MF_WAVE + (i32)threadIdx.x % MF_WAVE;
+        UNIT v[N];
+        MF_UNROLL
+        for (int i = 0; i < N; i++) {
+            if (first + i * MF_WAVE < units)
+                v[i] = ((const UNIT *)r.from)[t * units + first + i * MF_WAVE];
+        }
+        for (i32 j = 0; j < a.topk; j += MF_WAVE) {
+            const i32 n = list_rows(list, row_of + t * a.topk, nullptr, j, a.topk, a.first, a.last);
+            for (i32 s = 0; s < n; s++) {
+                UNIT *to = (UNIT *)r.to + (i64)list.row[s] * units + first;
+                MF_UNROLL
+                for (int i = 0; i < N; i++) {
+                    if (first + i * MF_WAVE < units)
+                        to[i * MF_WAVE] = v[i];
+                }
+            }
+        }
+    }
+}
+MF_DEVICE void permute_rows(const mf_op_permute_args &a, const mf_op_rows &r, const i32 *row_of,
+                            row_list &list)
+{
+    /* longer pieces need fewer lists; with few tokens, short pieces use more warps */
+    if (r.unit == 16 && (i64)a.token * MF_CEIL(r.bytes / 16, 4 * MF_WAVE) >= 2 * global_warps())
+        permute_pieces<mf_16b, 4>(a, r, row_of, list);
+    else if (r.unit == 16)
+        permute_pieces<mf_16b, 1>(a, r, row_of, list);
+    else if (r.unit == 4)
+        permute_pieces<u32, 1>(a, r, row_of, list);
+    else
+        permute_pieces<u8, 1>(a, r, row_of, list);
+}
+MF_DEVICE void permute_all(const mf_op_permute_args &a, const i32 *row_of, row_list &list)
+{
+    for (i32 i = 0; i < a.n_rows; i++)
+        permute_rows(a, a.rows[i], row_of, list);
+    const i64 thread = (i64)blockIdx.x * MF_THREADS + threadIdx.x;
+    for (i64 i = thread; a.out_probs && i < (i64)a.token * a.topk; i += (i64)gridDim.x * MF_THREADS) {
+        if (row_of[i] >= a.first && row_of[i] < a.last)
+            a.out_probs[row_of[i] - a.first] = a.probs[i];
+    }
+}
+
+extern "C" __global__ void MF_BOUNDS(MF_THREADS, BLOCKS) mf_op_permute(const mf_op_permute_args a)
+{
+    __shared__ row_list list[WAVES];
+    mf_begin();
+    permute_all(a, a.row_of, list[threadIdx.x / MF_WAVE]);
+}
+
+extern "C" __global__ void MF_BOUNDS(MF_THREADS, 1) mf_op_sort_permute(const mf_op_permute_args a)
+{
+    extern __shared__ i32 lds[];
+    __shared__ row_list list[WAVES];
+    __shared__ i32 row_of[MF_OP_SLICE_IDS];
+    mf_begin();
+    sort_ids(a.sort, lds, sort_part{0, 1, blockIdx.x == 0, row_of});
+    __syncthreads();
+    permute_all(a, row_of, list[threadIdx.x / MF_WAVE]);
+}
+
+/* ---- gather ---- */
+
+MF_DEVICE i64 index_at(const mf_op_gather_args &a, i64 i)
+{
+    return a.wide ? ((const i64 *)a.index)[i] : ((const i32 *)a.index)[i];
+}
+template <class UNIT> MF_DEVICE void gather(const mf_op_gather_args &a)
+{
+    const i32 units = a.rows.bytes / (i32)sizeof(UNIT), pieces = MF_CEIL(units, MF_WAVE);
+    for (i64 at = global_warp(); at < a.n * pieces; at += global_warps()) {
+        const i64 row = at / pieces, column = (at - row * pieces) * MF_WAVE + threadIdx.x % MF_WAVE;
+        const i64 from = index_at(a, row);
+        if (column >= units || (from >= 0 && a.only_zeros))
+            continue;
+        UNIT v = UNIT{};
+        if (from >= 0)
+            v = ((const UNIT *)a.rows.from)[from * units + column];
+        ((UNIT *)a.rows.to)[row * units + column] = v;
+    }
+}
+extern "C" __global__ void MF_BOUNDS(MF_THREADS, BLOCKS) mf_op_gather(const mf_op_gather_args a)
+{
+    mf_begin();
+    for (i64 i = (i64)blockIdx.x * MF_THREADS + threadIdx.x; i < a.n_copied; i += (i64)gridDim.x * MF_THREADS)
+        a.copy[i] = (i32)index_at(a, i);
+    if (a.rows.unit == 16)
+        gather<mf_16b>(a);
+    else if (a.rows.unit == 4)
+        gather<u32>(a);
+    else
+        gather<u8>(a);
+}
+
+/* ---- unpermute ---- */
+
+struct eight {
+    float v[8];
+};
+MF_DEVICE void add(eight &sum, const mf_16b &v, float w)
+{
+    const u32 two[4] = {v.x, v.y, v.z, v.w};
+    MF_UNROLL
+    for (int i = 0; i < 4; i++) {
+        sum.v[2 * i] += w * mf_bf16_low(two[i]);
+        sum.v[2 * i + 1] += w * mf_bf16_high(two[i]);
+    }
+}
+/* Adds the listed rows to a sum. All loads of IN_TURN rows are in flight before the first addition. */
+MF_DEVICE void add_rows(const mf_op_unpermute_args &a, const row_list &list, i32 n, i64 chunks, i64 column,
+                        eight &sum)
+{
+    for (i32 first = 0; first < n; first += IN_TURN) {
+        mf_16b v[IN_TURN];
+        MF_UNROLL
+        for (int i = 0; i < IN_TURN; i++) {
+            if (first + i < n)
+                v[i] = mf_load_once((const mf_16b *)a.from + list.row[first + i] * chunks + column);
+        }
+        MF_UNROLL
+        for (int i = 0; i < IN_TURN; i++) {
+            if (first + i < n)
+                add(sum, v[i], list.weight[first + i]);
+        }
+    }
+}
+MF_DEVICE void unpermute_chunks(const mf_op_unpermute_args &a, row_list &list)
+{
+    const i32 chunks = a.width / 8, pieces = MF_CEIL(chunks, MF_WAVE);
+    for (i64 at = global_warp(); at < (i64)a.token * pieces; at += global_warps()) {
+        const i64 t = at / pieces, route = t * a.topk;
+        const i32 column = (i32)(at - t * pieces) * MF_WAVE + (i32)threadIdx.x % MF_WAVE;
+        eight sum = {{0, 0, 0, 0, 0, 0, 0, 0}};
+        for (i32 j = 0; j < a.topk; j += MF_WAVE) {
+            const i32 n = list_rows(list, a.row_of + route, a.probs ? a.probs + route : nullptr, j, a.topk,
+                                    a.first, a.last);
+            if (column < chunks)
+                add_rows(a, list, n, chunks, column, sum);
+        }
+        if (column < chunks)
+            ((mf_16b *)a.to)[t * chunks + column] =
+                mf_16b{mf_bf16_pair(sum.v[0], sum.v[1]), mf_bf16_pair(sum.v[2], sum.v[3]),
+                       mf_bf16_pair(sum.v[4], sum.v[5]), mf_bf16_pair(sum.v[6], sum.v[7])};
+    }
+}
+/* For rows that cannot be read 16 bytes at a time. */
+MF_DEVICE void unpermute_elements(const mf_op_unpermute_args &a, row_list &list)
+{
+    const i32 pieces = MF_CEIL(a.width, MF_WAVE);
+    for (i64 at = global_warp(); at < (i64)a.token * pieces; at += global_warps()) {
+        const i64 t = at / pieces, route = t * a.topk;
+        const i32 column = (i32)(at - t * pieces) * MF_WAVE + (i32)threadIdx.x % MF_WAVE;
+        float sum = 0;
+        for (i32 j = 0; j < a.topk; j += MF_WAVE) {
+            const i32 n = list_rows(list, a.row_of + route, a.probs ? a.probs + route : nullptr, j, a.topk,
+                                    a.first, a.last);
+            for (i32 s = 0; column < a.width && s < n; s++)
+                sum += list.weight[s] * mf_bf16(((const u16 *)a.from)[(i64)list.row[s] * a.width + column]);
+        }
+        if (column < a.width)
+            ((u16 *)a.to)[t * a.width + column] = (u16)(mf_bf16_pair(sum, 0.0f) & 0xffff);
+    }
+}
+extern "C" __global__ void MF_BOUNDS(MF_THREADS, BLOCKS) mf_op_unpermute(const mf_op_unpermute_args a)
+{
+    __shared__ row_list list[WAVES];
+    mf_begin();
+    if (a.by_eight)
+        unpermute_chunks(a, list[threadIdx.x / MF_WAVE]);
+    else
+        unpermute_elements(a, list[threadIdx.x / MF_WAVE]);
+}
