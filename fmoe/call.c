@@ -23,7 +23,7 @@ static struct mf_tensor_ref ref_of(const void *const part[3])
         {(void *)(uintptr_t)part[0], (void *)(uintptr_t)part[1], (void *)(uintptr_t)part[2]}};
 }
 
-static int launch(struct fmoe *f, struct mf_pipeline *p, const struct fmoe_call *c)
+static int launch(const struct mf_pipeline *p, const struct fmoe_call *c)
 {
     const struct mf_fmoe_args args = {
         .x.part = {(void *)(uintptr_t)c->x},
@@ -37,30 +37,25 @@ static int launch(struct fmoe *f, struct mf_pipeline *p, const struct fmoe_call 
         .y.part = {c->y},
         .arena = c->workspace,
     };
-    int r = mf_pipeline_set_token_count(p, c->tokens);
 
-    if (r < 0)
-        return r;
-    mf_pipeline_bind(p, &args);
-    f->device->stream = c->stream;
-    return mf_pipeline_run(p);
+    return mf_pipeline_call(p, c->tokens, &args, c->stream);
 }
 
 static int serve(struct fmoe_layer *l, const struct fmoe_call *c)
 {
     int index = fmoe_bucket_index(mf_token_bucket(c->tokens)), r;
-    struct plans *plans;
+    /* Join a group before reading `now`: fmoe_drop_old frees only plans that it replaced before it waited. */
+    _Atomic unsigned *running = &l->f->running[atomic_load(&l->f->epoch) % 2];
+    const struct plan *plan;
 
-    do {
-        plans = atomic_load(&l->now);
-        atomic_store(&l->busy, plans);
-    } while (atomic_load(&l->now) != plans);
-    r = launch(l->f, plans->by_bucket[index].pipeline, c);
-    if (r == 0 && !plans->by_bucket[index].tuned) {
+    (void)atomic_fetch_add(running, 1);
+    plan = &atomic_load(&l->now)->by_bucket[index];
+    r = launch(plan->pipeline, c);
+    if (r == 0 && !plan->tuned) {
         (void)atomic_fetch_add_explicit(&l->misses[index], 1, memory_order_relaxed);
         (void)atomic_fetch_add_explicit(&l->f->misses, 1, memory_order_relaxed);
     }
-    atomic_store(&l->busy, NULL);
+    (void)atomic_fetch_sub(running, 1);
     return r;
 }
 

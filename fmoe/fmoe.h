@@ -17,12 +17,20 @@
  * be captured in a graph and replayed with other routing in the same buffers. Two exceptions apply on the
  * CPU: a call wakes sleeping threads, and oneDNN (family onednn) allocates memory.
  *
- * Threads: a handle and its layers serve one call at a time. Open one handle per concurrent stream.
- * fmoe_reload, fmoe_drop_old, fmoe_rows, fmoe_served, fmoe_misses and fmoe_report_* may run in other threads
- * during calls. These functions block each other, so a reload blocks the other functions while it compiles.
- * fmoe_layer_open and fmoe_layer_close must not run during a call. On the CPU all handles of a process share
- * one thread pool, so the process can run one call at a time; a concurrent call fails with -EBUSY. On a GPU,
- * functions make the handle's device the current device of the calling thread.
+ * Layers and streams: the layers of one model share their kernels, which are compiled and loaded once for
+ * each handle. On a GPU, the token count, the arguments and the stream belong to a call: one thread may call
+ * layers in several streams, and several threads may call layers at once, also the same layer and during
+ * capture. Calls in one stream run one after the other and can share a workspace. Calls in different streams
+ * can overlap and need different workspaces and outputs. A workspace of fmoe_max_workspace_bytes for each
+ * stream serves all layers, and need not move.
+ *
+ * Threads: fmoe_reload, fmoe_drop_old, fmoe_layer_open, fmoe_rows, fmoe_served, fmoe_misses and fmoe_report_*
+ * may run in other threads during calls, and so may fmoe_layer_close during calls of other layers. These
+ * functions block each other, so a reload blocks the other functions while it compiles. fmoe_close must not
+ * run during a call. On the CPU all handles of a process share one thread pool, so the process can run one
+ * call at a time; a concurrent call fails with -EBUSY. On a GPU, functions make the handle's device the
+ * current device of the calling thread. fmoe_layer_open loads code, which the runtime may forbid while a
+ * stream is captured.
  *
  * Functions that return int return 0 or a negative errno. Functions with a parameter of type struct
  * fmoe_error also write a message to it; the parameter may be NULL. */
@@ -111,9 +119,10 @@ struct fmoe_layer_model {
     const char *w1_layout, *w2_layout;
 };
 
-/* -EINVAL: a member is invalid, or this build has no kernels for the layer. -EXDEV: the tables need two
- * layouts for one weight, or a layout other than the given w1_layout or w2_layout. -ENOTSUP: a kernel fails
- * to compile or to load. */
+/* Compiles and loads the kernels of the layer, unless an open layer has the same model, max_tokens, w1_layout
+ * and w2_layout. -EINVAL: a member is invalid, or this build has no kernels for the layer. -EXDEV: the tables
+ * need two layouts for one weight, or a layout other than the given w1_layout or w2_layout. -ENOTSUP: a
+ * kernel fails to compile or to load. */
 int fmoe_layer_open(struct fmoe *f, const struct fmoe_layer_model *model, struct fmoe_error *error,
                     struct fmoe_layer **ret);
 /* Waits for the device; do not call it during stream capture on the device. l may be NULL. */
@@ -122,6 +131,9 @@ void fmoe_layer_close(struct fmoe_layer *l);
 /* Returns the workspace size for calls of up to max_tokens, in bytes. The size is constant while the layer is
  * open. */
 size_t fmoe_workspace_bytes(const struct fmoe_layer *l);
+/* Returns the largest workspace size of the open layers, in bytes; 0 without open layers. A reload does not
+ * change it. */
+size_t fmoe_max_workspace_bytes(const struct fmoe *f);
 
 /* Storage of weight 1 or 2 as fmoe_run expects it: elements of all experts, then, if the format has them,
  * block scales and a global factor. */

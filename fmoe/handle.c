@@ -95,36 +95,59 @@ void fmoe_rows(struct fmoe *f, struct fmoe_rows *ret)
 
 /* ---- reload ---- */
 
-static int make_plans(struct fmoe *f, const struct mf_fmoe *table, struct fmoe_layer *l,
-                      struct fmoe_error *error, struct plans **ret)
+/* Refuses fresh plans that need more workspace than a layer has. */
+static int check_workspace(const struct fmoe_layer *l, const struct plans *fresh, struct fmoe_error *error)
 {
-    bool given[2] = {true, true};
-    size_t workspace;
-    int r = fmoe_plans_make(f, table, l, given, error, ret, &workspace);
-
-    if (r < 0 || workspace <= l->workspace)
-        return r;
-    for (int i = 0; i < FMOE_BUCKETS; i++) {
-        const struct plan *p = &(*ret)->by_bucket[i];
+    for (int i = 0; i < FMOE_BUCKETS && fresh->workspace > l->workspace; i++) {
+        const struct plan *p = &fresh->by_bucket[i];
         char line[24];
         mf_format(line, sizeof(line), "%lld", (long long)p->line);
-        if (p->pipeline && mf_pipeline_arena_bytes(p->pipeline) == workspace)
-            r = fmoe_fail(error, -EXDEV,
-                          "%s%s%s: %lld tokens need %zu bytes of workspace, the layer has %zu: open it with "
-                          "a larger workspace_bytes",
-                          p->table ? p->table : "no row", p->table ? ":" : "", p->table ? line : "",
-                          (long long)fmoe_bucket_at(i), workspace, l->workspace);
+        if (p->pipeline && mf_pipeline_arena_bytes(p->pipeline) == fresh->workspace)
+            return fmoe_fail(
+                error, -EXDEV,
+                "%s%s%s: %lld tokens need %zu bytes of workspace, the layer has %zu: open it with "
+                "a larger workspace_bytes",
+                p->table ? p->table : "no row", p->table ? ":" : "", p->table ? line : "",
+                (long long)fmoe_bucket_at(i), fresh->workspace, l->workspace);
     }
-    *ret = fmoe_plans_free(*ret);
+    return 0;
+}
+
+/* Makes plans for the layers that use `current`. */
+static int remake(struct fmoe *f, const struct mf_fmoe *table, const struct plans *current,
+                  struct fmoe_error *error, struct plans **ret)
+{
+    const struct model stored = {current->model.shape,
+                                 current->model.max_tokens,
+                                 {current->weight[0].order, current->weight[1].order}};
+    struct plans *fresh;
+    int r = fmoe_plans_make(f, table, &stored, error, &fresh);
+
+    for (struct fmoe_layer *l = f->layers; l && r == 0; l = l->next) {
+        if (atomic_load(&l->now) == current)
+            r = check_workspace(l, fresh, error);
+        if (r < 0)
+            (void)fmoe_plans_free(fresh);
+    }
+    if (r == 0)
+        *ret = fresh;
     return r;
 }
 
-static void switch_plans(struct fmoe_layer *l, struct plans *fresh)
+/* Puts `fresh` in the place of the plans that *at points to. */
+static void switch_plans(struct fmoe *f, struct plans **at, struct plans *fresh)
 {
-    struct plans *old = atomic_exchange(&l->now, fresh);
+    struct plans *old = *at;
 
-    old->next = l->old;
-    l->old = old;
+    fresh->model = old->model;
+    fresh->n_layers = old->n_layers;
+    fresh->next = old->next;
+    fresh->old = old;
+    *at = fresh;
+    for (struct fmoe_layer *l = f->layers; l; l = l->next) {
+        if (atomic_load(&l->now) == old)
+            atomic_store(&l->now, fresh);
+    }
 }
 
 static int reload(struct fmoe *f, struct mf_fmoe *table, struct fmoe_error *error)
@@ -133,15 +156,13 @@ static int reload(struct fmoe *f, struct mf_fmoe *table, struct fmoe_error *erro
     size_t n = 0, made = 0;
     int r = 0;
 
-    for (struct fmoe_layer *l = f->layers; l; l = l->next)
-        n += !l->closed;
+    for (struct plans *p = f->plans; p; p = p->next)
+        n++;
     fresh = calloc(n + 1, sizeof(struct plans *));
     if (!fresh)
         return fmoe_fail(error, -ENOMEM, "out of memory");
-    for (struct fmoe_layer *l = f->layers; l && r == 0; l = l->next) {
-        if (l->closed)
-            continue;
-        r = make_plans(f, table, l, error, &fresh[made]);
+    for (struct plans *p = f->plans; p && r == 0; p = p->next) {
+        r = remake(f, table, p, error, &fresh[made]);
         made += r == 0;
     }
     if (r < 0) {
@@ -150,10 +171,8 @@ static int reload(struct fmoe *f, struct mf_fmoe *table, struct fmoe_error *erro
         return r;
     }
     made = 0;
-    for (struct fmoe_layer *l = f->layers; l; l = l->next) {
-        if (!l->closed)
-            switch_plans(l, fresh[made++]);
-    }
+    for (struct plans **at = &f->plans; *at; at = &(*at)->next)
+        switch_plans(f, at, fresh[made++]);
     return 0;
 }
 
@@ -179,21 +198,26 @@ int fmoe_reload(struct fmoe *f, const char *const *tables, size_t n, struct fmoe
     return r;
 }
 
+/* Waits for the calls that began before, twice: a call may have read the epoch just before it changed. */
+static void wait_for_calls(struct fmoe *f)
+{
+    for (int i = 0; i < 2; i++) {
+        unsigned group = atomic_fetch_add(&f->epoch, 1) % 2;
+        while (atomic_load(&f->running[group]) > 0)
+            (void)sched_yield();
+    }
+}
+
 int fmoe_drop_old(struct fmoe *f)
 {
     int r = f->device->ops->enter(f->device);
 
     (void)pthread_mutex_lock(&f->lock);
-    for (struct fmoe_layer *l = f->layers; l; l = l->next) {
-        const struct plans *busy;
-        /* A call re-reads `now` before it uses plans, so no new call can start with old plans. */
-        while ((busy = atomic_load(&l->busy)) != NULL && busy != atomic_load(&l->now))
-            (void)sched_yield();
-    }
+    wait_for_calls(f);
     if (r == 0)
         r = f->device->ops->sync(f->device);
-    for (struct fmoe_layer *l = f->layers; l && r != -EBUSY; l = l->next)
-        l->old = fmoe_plans_free(l->old);
+    for (struct plans *p = f->plans; p && r != -EBUSY; p = p->next)
+        p->old = fmoe_plans_free(p->old);
     (void)pthread_mutex_unlock(&f->lock);
     return r;
 }

@@ -63,50 +63,58 @@ static int read_model(const struct fmoe_layer_model *m, struct mf_shape *ret, st
     return r;
 }
 
-static int read_layouts(const struct fmoe_layer_model *m, struct fmoe_layer *l, bool given[2],
-                        struct fmoe_error *error)
+static int read_layouts(const struct fmoe_layer_model *m, struct model *ret, struct fmoe_error *error)
 {
     const char *const names[2] = {m->w1_layout, m->w2_layout};
 
     for (int i = 0; i < 2; i++) {
-        given[i] = names[i] != NULL;
-        if (!given[i])
-            continue;
-        if (!mf_layout_find(names[i]))
+        const struct mf_layout *layout = names[i] ? mf_layout_find(names[i]) : NULL;
+        if (names[i] && !layout)
             return fmoe_fail(error, -EINVAL, "w%d_layout is '%s': unknown layout", i + 1, names[i]);
-        l->weight[i] = mf_plain_w(&l->shape, fmoe_weight_tensor(i), names[i]);
+        ret->layout[i] = layout ? layout->name : NULL;
     }
     return 0;
 }
 
-static int open_layer(struct fmoe *f, const struct fmoe_layer_model *model, struct fmoe_layer *l,
+static int open_layer(struct fmoe *f, const struct fmoe_layer_model *m, struct fmoe_layer *l,
                       struct fmoe_error *error)
 {
-    struct plans *plans = NULL;
-    bool given[2];
-    size_t workspace;
-    int r = read_model(model, &l->shape, error);
+    struct model model = {.max_tokens = m->max_tokens};
+    struct plans *plans;
+    int r = read_model(m, &model.shape, error);
 
     if (r == 0)
-        r = read_layouts(model, l, given, error);
+        r = read_layouts(m, &model, error);
     if (r < 0)
         return r;
-    l->f = f;
-    l->max_tokens = model->max_tokens;
     r = f->device->ops->enter(f->device);
     if (r < 0)
         return fmoe_fail(error, r, "the device has failed: restart the process");
-    r = fmoe_plans_make(f, f->table, l, given, error, &plans, &workspace);
-    if (r == 0 && model->workspace_bytes > 0 && workspace > model->workspace_bytes)
+    r = fmoe_plans_ref(f, &model, error, &plans);
+    if (r < 0)
+        return r;
+    if (m->workspace_bytes > 0 && plans->workspace > m->workspace_bytes) {
         r = fmoe_fail(error, -EINVAL, "workspace_bytes is %zu: expected 0, or at least %zu for %lld tokens",
-                      model->workspace_bytes, workspace, (long long)model->max_tokens);
-    if (r < 0) {
-        (void)fmoe_plans_free(plans);
+                      m->workspace_bytes, plans->workspace, (long long)m->max_tokens);
+        fmoe_plans_unref(f, plans, false);
         return r;
     }
-    l->workspace = MF_MAX(workspace, model->workspace_bytes);
+    l->f = f;
+    l->shape = model.shape;
+    l->max_tokens = model.max_tokens;
+    memcpy(l->weight, plans->weight, sizeof(l->weight));
+    l->workspace = MF_MAX(plans->workspace, m->workspace_bytes);
     atomic_store(&l->now, plans);
     return 0;
+}
+
+static void update_workspace(struct fmoe *f)
+{
+    size_t largest = 0;
+
+    for (const struct fmoe_layer *l = f->layers; l; l = l->next)
+        largest = MF_MAX(largest, l->closed ? 0 : l->workspace);
+    atomic_store(&f->workspace, largest);
 }
 
 int fmoe_layer_open(struct fmoe *f, const struct fmoe_layer_model *model, struct fmoe_error *error,
@@ -122,6 +130,7 @@ int fmoe_layer_open(struct fmoe *f, const struct fmoe_layer_model *model, struct
     if (r == 0) {
         l->next = f->layers;
         f->layers = l;
+        update_workspace(f);
         *ret = l;
     }
     (void)pthread_mutex_unlock(&f->lock);
@@ -133,7 +142,6 @@ int fmoe_layer_open(struct fmoe *f, const struct fmoe_layer_model *model, struct
 void fmoe_layer_close(struct fmoe_layer *l)
 {
     struct fmoe *f;
-    struct plans *now;
     bool busy;
 
     if (!l)
@@ -142,14 +150,11 @@ void fmoe_layer_close(struct fmoe_layer *l)
     (void)f->device->ops->enter(f->device);
     busy = f->device->ops->sync(f->device) == -EBUSY;
     (void)pthread_mutex_lock(&f->lock);
-    now = atomic_exchange(&l->now, NULL);
     /* The device cannot be synchronised during a capture, so calls of this layer may still be queued in a
      * stream. The code of these calls is then never unloaded. */
-    if (!busy) {
-        (void)fmoe_plans_free(now);
-        l->old = fmoe_plans_free(l->old);
-    }
+    fmoe_plans_unref(f, atomic_exchange(&l->now, NULL), busy);
     l->closed = true;
+    update_workspace(f);
     fmoe_layer_free_if_reported(l);
     (void)pthread_mutex_unlock(&f->lock);
 }
@@ -174,6 +179,11 @@ void fmoe_layer_free_if_reported(struct fmoe_layer *l)
 size_t fmoe_workspace_bytes(const struct fmoe_layer *l)
 {
     return l->workspace;
+}
+
+size_t fmoe_max_workspace_bytes(const struct fmoe *f)
+{
+    return atomic_load(&f->workspace);
 }
 
 /* ---- weights ---- */

@@ -1,4 +1,4 @@
-/* Plans: chooses and opens the pipeline of every bucket of a layer, from a row of the table or by the
+/* Plans: chooses and opens the pipeline of every bucket of a layer model, from a row of the table or by the
  * fallback rules. */
 #include <errno.h>
 #include <limits.h>
@@ -11,8 +11,8 @@
 
 struct plans *fmoe_plans_free(struct plans *p)
 {
-    for (struct plans *next; p; p = next) {
-        next = p->next;
+    for (struct plans *old; p; p = old) {
+        old = p->old;
         for (int i = 0; i < FMOE_BUCKETS; i++) {
             p->by_bucket[i].pipeline = mf_pipeline_close(p->by_bucket[i].pipeline);
             free(p->by_bucket[i].names);
@@ -24,9 +24,9 @@ struct plans *fmoe_plans_free(struct plans *p)
 }
 MF_DEFINE_CLEANUP(struct plans *, fmoe_plans_free);
 
-static struct mf_shape shape_of(const struct fmoe_layer *l, int index)
+static struct mf_shape shape_of(const struct plans *plans, int index)
 {
-    struct mf_shape s = l->shape;
+    struct mf_shape s = plans->model.shape;
 
     s.token = fmoe_bucket_at(index);
     return s;
@@ -34,13 +34,13 @@ static struct mf_shape shape_of(const struct fmoe_layer *l, int index)
 
 /* Returns the maximum token count of calls in the bucket: the bucket itself below 32768, otherwise the
  * largest token count that look-up assigns to the bucket. */
-static int64_t bucket_max_tokens(const struct fmoe_layer *l, int index)
+static int64_t bucket_max_tokens(const struct plans *plans, int index)
 {
-    int64_t bucket = fmoe_bucket_at(index);
+    int64_t bucket = fmoe_bucket_at(index), max_tokens = plans->model.max_tokens;
 
     if (bucket < 32768)
         return bucket;
-    return MF_MAX(bucket, bucket == 32768 ? MF_MIN(l->max_tokens, 131071) : l->max_tokens);
+    return MF_MAX(bucket, bucket == 32768 ? MF_MIN(max_tokens, 131071) : max_tokens);
 }
 
 /* ---- choosing ---- */
@@ -60,21 +60,21 @@ static int plan_from_row(const struct mf_fmoe *table, size_t row, bool tuned, st
     return ret->table && ret->names ? 0 : -ENOMEM;
 }
 
-static int plan_from_fallback(const struct fmoe *f, const struct mf_fmoe *table, const struct fmoe_layer *l,
+static int plan_from_fallback(const struct fmoe *f, const struct mf_fmoe *table, const struct plans *plans,
                               int index, struct fmoe_error *error, struct plan *ret)
 {
-    const struct mf_shape shape = shape_of(l, index);
+    const struct mf_shape shape = shape_of(plans, index);
+    const char *w1 = plans->weight[0].order, *w2 = plans->weight[1].order;
     struct mf_fmoe_choice *choice = malloc(sizeof(*choice));
     char why[MF_REASON_MAX];
     int r;
 
     if (!choice)
         return fmoe_fail(error, -ENOMEM, "out of memory");
-    r = mf_fmoe_fallback(table, f->device, &shape, NULL, l->weight[0].order, l->weight[1].order, why,
-                         sizeof(why), choice);
+    r = mf_fmoe_fallback(table, f->device, &shape, NULL, w1, w2, why, sizeof(why), choice);
     if (r < 0)
         r = fmoe_fail(error, r == -ENOMEM ? r : -EINVAL, "%lld tokens: %s (w1 in layout %s, w2 in layout %s)",
-                      (long long)shape.token, why, l->weight[0].order, l->weight[1].order);
+                      (long long)shape.token, why, w1, w2);
     else if (choice->row != SIZE_MAX)
         r = plan_from_row(table, choice->row, false, ret);
     else
@@ -86,14 +86,13 @@ static int plan_from_fallback(const struct fmoe *f, const struct mf_fmoe *table,
 /* ---- opening ---- */
 
 /* Lists the code objects that the plan's steps need. Returns their number. */
-static size_t list_codes(const struct fmoe *f, const struct fmoe_layer *l, const struct plan *p, int index,
-                         struct mf_code *codes)
+static size_t list_codes(const struct fmoe *f, const struct plans *plans, int index, struct mf_code *codes)
 {
-    struct mf_shape shape = shape_of(l, index);
-    const char *at = p->names, *name;
+    struct mf_shape shape = shape_of(plans, index);
+    const char *at = plans->by_bucket[index].names, *name;
     size_t len, n = 0;
 
-    shape.token = bucket_max_tokens(l, index);
+    shape.token = bucket_max_tokens(plans, index);
     for (int i = 0; i < MF_PATH_STEPS_MAX && mf_pipeline_text_next(&at, &name, &len); i++) {
         char family_name[MF_FAMILY_NAME_MAX], step[MF_STEP_NAME_MAX];
         const struct mf_family *family = NULL;
@@ -107,7 +106,7 @@ static size_t list_codes(const struct fmoe *f, const struct fmoe_layer *l, const
 
 /* Compiles the code of all plans in parallel, with one process per CPU. Compile errors are reported when the
  * plan is opened. */
-static int compile_ahead(struct fmoe *f, const struct fmoe_layer *l, const struct plans *p)
+static int compile_ahead(struct fmoe *f, const struct plans *p)
 {
     _cleanup_(mf_freep) struct mf_code *codes = NULL;
     _cleanup_(mf_freep) void *paths = NULL, *whys = NULL;
@@ -120,7 +119,7 @@ static int compile_ahead(struct fmoe *f, const struct fmoe_layer *l, const struc
         return -ENOMEM;
     for (int i = 0; i < FMOE_BUCKETS; i++) {
         if (!p->by_bucket[i].pipeline)
-            n += list_codes(f, l, &p->by_bucket[i], i, &codes[n]);
+            n += list_codes(f, p, i, &codes[n]);
     }
     if (n == 0)
         return 0;
@@ -141,101 +140,163 @@ static int refuse(struct fmoe_error *error, int r, const struct plan *p, int64_t
     return fmoe_fail(error, r, "%lld tokens (no row in the table): %s", (long long)tokens, reason);
 }
 
-static int check_layout(struct fmoe_layer *l, int which, bool *is_given, const struct plan *p, int index,
-                        struct fmoe_error *error)
+/* Checks that the plan of a bucket needs a weight in the layout of the other plans, or takes its layout. */
+static int check_layout(struct plans *plans, int index, int which, struct fmoe_error *error)
 {
+    const struct plan *p = &plans->by_bucket[index];
     const struct mf_tensor_spec want = mf_pipeline_weight(p->pipeline, fmoe_weight_tensor(which));
+    struct mf_tensor_spec *have = &plans->weight[which];
     char reason[MF_REASON_MAX];
 
-    if (!*is_given) {
-        l->weight[which] = want;
-        *is_given = true;
-    }
-    if (mf_tensor_spec_equal(&want, &l->weight[which]))
+    if (!*have->order)
+        *have = want;
+    if (mf_tensor_spec_equal(&want, have))
         return 0;
     mf_format(reason, sizeof(reason), "needs %s in layout %s, but the layer stores it in layout %s",
-              mf_tensor_name(fmoe_weight_tensor(which)), want.order, l->weight[which].order);
+              mf_tensor_name(fmoe_weight_tensor(which)), want.order, have->order);
     return refuse(error, -EXDEV, p, fmoe_bucket_at(index), reason);
 }
 
-static int open_plan(struct fmoe *f, struct fmoe_layer *l, int index, bool layout_given[2],
-                     struct fmoe_error *error, struct plan *p)
+static int open_plan(struct fmoe *f, struct plans *plans, int index, struct fmoe_error *error)
 {
-    struct mf_shape shape = shape_of(l, index);
+    struct plan *p = &plans->by_bucket[index];
+    struct mf_shape shape = shape_of(plans, index);
     char why[MF_REASON_MAX] = "";
     int r;
 
-    shape.token = bucket_max_tokens(l, index);
+    shape.token = bucket_max_tokens(plans, index);
     r = mf_pipeline_open(f->device, &shape, NULL, p->names, why, sizeof(why), &p->pipeline);
     if (r < 0)
         return refuse(error, r == -ENOMEM ? r : -ENOTSUP, p, shape.token, why);
     for (int w = 0; w < 2 && r == 0; w++)
-        r = check_layout(l, w, &layout_given[w], p, index, error);
+        r = check_layout(plans, index, w, error);
     return r;
 }
 
 /* Opens the estimated pipeline in place of a fallback plan that does not open. The row of a fallback plan has
  * another shape, so the table is valid and this is not an error. */
-static int open_estimate(struct fmoe *f, struct fmoe_layer *l, int index, bool layout_given[2],
-                         struct fmoe_error *error, struct plan *p)
+static int open_estimate(struct fmoe *f, struct plans *plans, int index, struct fmoe_error *error)
 {
+    struct plan *p = &plans->by_bucket[index];
     int r;
 
     free(p->names);
     free(p->table);
     *p = (struct plan){0};
-    r = plan_from_fallback(f, NULL, l, index, error, p);
-    return r < 0 ? r : open_plan(f, l, index, layout_given, error, p);
+    r = plan_from_fallback(f, NULL, plans, index, error, p);
+    return r < 0 ? r : open_plan(f, plans, index, error);
 }
 
-static int open_all(struct fmoe *f, struct fmoe_layer *l, bool layout_given[2], struct fmoe_error *error,
-                    struct plans *plans)
+static int open_all(struct fmoe *f, struct plans *plans, struct fmoe_error *error)
 {
-    int r = compile_ahead(f, l, plans);
+    int r = compile_ahead(f, plans);
 
     for (int i = 0; i < FMOE_BUCKETS && r == 0; i++) {
-        struct plan *p = &plans->by_bucket[i];
+        const struct plan *p = &plans->by_bucket[i];
         if (!p->names || p->pipeline)
             continue;
-        r = open_plan(f, l, i, layout_given, error, p);
+        r = open_plan(f, plans, i, error);
         if (r == -ENOTSUP && !p->tuned && p->table)
-            r = open_estimate(f, l, i, layout_given, error, p);
+            r = open_estimate(f, plans, i, error);
     }
     return r;
 }
 
-/* Opens the tuned rows first, because their weight layouts limit the fallbacks of the other buckets. */
-int fmoe_plans_make(struct fmoe *f, const struct mf_fmoe *table, struct fmoe_layer *l, bool layout_given[2],
-                    struct fmoe_error *error, struct plans **ret, size_t *ret_workspace)
+static void give_layouts(struct plans *p, const char *const layout[2])
 {
-    _cleanup_(fmoe_plans_freep) struct plans *p = calloc(1, sizeof(*p));
-    int last = fmoe_bucket_index(mf_token_bucket(l->max_tokens)), r = p ? 0 : -ENOMEM;
+    for (int w = 0; w < 2; w++) {
+        if (layout[w] && !*p->weight[w].order)
+            p->weight[w] = mf_plain_w(&p->model.shape, fmoe_weight_tensor(w), layout[w]);
+    }
+}
 
+/* Opens the tuned rows first, because their weight layouts limit the fallbacks of the other buckets. */
+static int choose_and_open(struct fmoe *f, const struct mf_fmoe *table, struct fmoe_error *error,
+                           struct plans *p)
+{
+    static const char *const row_layouts[2] = {"row", "row"};
+    int last = fmoe_bucket_index(mf_token_bucket(p->model.max_tokens)), r = 0;
+
+    give_layouts(p, p->model.layout);
     for (int i = 0; i <= last && r == 0; i++) {
-        const struct mf_shape shape = shape_of(l, i);
+        const struct mf_shape shape = shape_of(p, i);
         size_t row;
 
         if (mf_fmoe_lookup(table, &shape, MF_LOOKUP_MOEFARM, &row) == 0)
             r = plan_from_row(table, row, true, &p->by_bucket[i]);
     }
     if (r == 0)
-        r = open_all(f, l, layout_given, error, p);
-    for (int w = 0; w < 2; w++) {
-        if (!layout_given[w])
-            l->weight[w] = mf_plain_w(&l->shape, fmoe_weight_tensor(w), "row");
-        layout_given[w] = true;
-    }
+        r = open_all(f, p, error);
+    give_layouts(p, row_layouts);
     for (int i = 0; i <= last && r == 0; i++) {
         if (!p->by_bucket[i].names)
-            r = plan_from_fallback(f, table, l, i, error, &p->by_bucket[i]);
+            r = plan_from_fallback(f, table, p, i, error, &p->by_bucket[i]);
     }
-    if (r == 0)
-        r = open_all(f, l, layout_given, error, p);
+    return r < 0 ? r : open_all(f, p, error);
+}
+
+int fmoe_plans_make(struct fmoe *f, const struct mf_fmoe *table, const struct model *model,
+                    struct fmoe_error *error, struct plans **ret)
+{
+    _cleanup_(fmoe_plans_freep) struct plans *p = calloc(1, sizeof(*p));
+    int r = -ENOMEM;
+
+    if (p) {
+        p->model = *model;
+        r = choose_and_open(f, table, error, p);
+    }
     if (r < 0)
         return r == -ENOMEM ? fmoe_fail(error, r, "out of memory") : r;
-    *ret_workspace = 0;
-    for (int i = 0; i <= last; i++)
-        *ret_workspace = MF_MAX(*ret_workspace, mf_pipeline_arena_bytes(p->by_bucket[i].pipeline));
+    for (int i = 0; i < FMOE_BUCKETS; i++) {
+        if (p->by_bucket[i].pipeline)
+            p->workspace = MF_MAX(p->workspace, mf_pipeline_arena_bytes(p->by_bucket[i].pipeline));
+    }
     *ret = MF_TAKE(p);
     return 0;
+}
+
+/* ---- sharing ---- */
+
+static bool is_same_layout(const char *a, const char *b)
+{
+    return a && b ? strcmp(a, b) == 0 : a == b;
+}
+
+static bool is_same_model(const struct model *a, const struct model *b)
+{
+    return mf_shape_equal(&a->shape, &b->shape) && a->max_tokens == b->max_tokens &&
+           is_same_layout(a->layout[0], b->layout[0]) && is_same_layout(a->layout[1], b->layout[1]);
+}
+
+int fmoe_plans_ref(struct fmoe *f, const struct model *model, struct fmoe_error *error, struct plans **ret)
+{
+    struct plans *p = f->plans;
+    int r;
+
+    while (p && !is_same_model(&p->model, model))
+        p = p->next;
+    if (!p) {
+        r = fmoe_plans_make(f, f->table, model, error, &p);
+        if (r < 0)
+            return r;
+        p->next = f->plans;
+        f->plans = p;
+    }
+    p->n_layers++;
+    *ret = p;
+    return 0;
+}
+
+void fmoe_plans_unref(struct fmoe *f, struct plans *p, bool keep)
+{
+    if (--p->n_layers > 0)
+        return;
+    for (struct plans **at = &f->plans; *at; at = &(*at)->next) {
+        if (*at == p) {
+            *at = p->next;
+            break;
+        }
+    }
+    if (!keep)
+        (void)fmoe_plans_free(p);
 }

@@ -22,10 +22,23 @@ struct plan {
     int64_t line;
 };
 
-/* Plans of a layer by bucket. Buckets beyond max_tokens are empty. */
+/* What the plans of a layer depend on, apart from the table. */
+struct model {
+    struct mf_shape shape; /* its member `token` is unused */
+    int64_t max_tokens;
+    const char *layout[2]; /* layouts in which w1 and w2 are stored (static text); NULL: not yet chosen */
+};
+
+/* Plans of a layer model by bucket. Buckets beyond max_tokens are empty. All open layers of one model share
+ * their plans. */
 struct plans {
     struct plan by_bucket[FMOE_BUCKETS];
-    struct plans *next; /* next entry in the layer's list of replaced plans */
+    struct model model;              /* as the layers were opened */
+    struct mf_tensor_spec weight[2]; /* in which the plans need w1 and w2 */
+    size_t workspace;                /* bytes that the plans need */
+    int n_layers;                    /* number of open layers that use the plans */
+    struct plans *next;              /* next entry of fmoe.plans */
+    struct plans *old;               /* plans that reloads replaced, newest first, linked by this member */
 };
 
 struct fmoe_layer {
@@ -35,10 +48,7 @@ struct fmoe_layer {
     int64_t max_tokens;
     struct mf_tensor_spec weight[2];
     size_t workspace;
-    /* Hazard pointer: a call stores the plans it uses in `busy` and re-reads `now`. Plans are freed only when
-     * `busy` does not point to them. */
-    _Atomic(struct plans *) now, busy;
-    struct plans *old;
+    _Atomic(struct plans *) now; /* NULL: closed */
     _Atomic uint64_t misses[FMOE_BUCKETS];
     uint64_t reported[FMOE_BUCKETS];  /* number of misses that fmoe_misses has returned */
     uint64_t reporting[FMOE_BUCKETS]; /* value of `reported` after the current fmoe_misses succeeds */
@@ -49,11 +59,17 @@ struct reporter;
 
 struct fmoe {
     struct mf_device *device;
-    /* protects the members below, and `old` and `reported` of each layer; calls do not take this lock */
+    /* Number of calls that are running, in two groups. A call joins group `epoch` % 2. fmoe_drop_old starts a
+     * new epoch and waits for the old group, so that calls of other threads cannot delay it for ever. */
+    _Atomic unsigned epoch;
+    _Atomic unsigned running[2];
+    /* protects the members below, and `reported` of each layer; calls do not take this lock */
     pthread_mutex_t lock;
     struct mf_fmoe *table;
+    struct plans *plans;       /* current plans of all models with open layers */
     struct fmoe_layer *layers; /* includes closed layers with unreported misses */
     _Atomic uint64_t misses;   /* number of misses of all calls */
+    _Atomic size_t workspace;  /* largest workspace of the open layers, in bytes */
     /* protects `reporter`; the reporter's thread takes `lock`, but not this lock */
     pthread_mutex_t reporter_lock;
     struct reporter *reporter; /* NULL: no reporter is running */
@@ -81,12 +97,16 @@ static inline int64_t fmoe_bucket_at(int index)
     return index == FMOE_BUCKETS - 1 ? 131072 : INT64_C(1) << index;
 }
 
-/* Chooses, compiles and opens the plans of a layer. For each weight with layout_given[i] false, sets
- * l->weight[i] to the layout that the table needs, and layout_given[i] to true. Returns the errors of
- * fmoe_layer_open. *ret_workspace: bytes that the plans need. */
-int fmoe_plans_make(struct fmoe *f, const struct mf_fmoe *table, struct fmoe_layer *l, bool layout_given[2],
-                    struct fmoe_error *error, struct plans **ret, size_t *ret_workspace);
-/* Frees p and all later entries of its list. Returns NULL. */
+/* Chooses, compiles and opens the plans of a model. A layout that is not given becomes the one that the table
+ * needs, or "row". Returns the errors of fmoe_layer_open. */
+int fmoe_plans_make(struct fmoe *f, const struct mf_fmoe *table, const struct model *model,
+                    struct fmoe_error *error, struct plans **ret);
+/* Frees p and the plans that it replaced. Returns NULL. */
 struct plans *fmoe_plans_free(struct plans *p);
+/* Finds the plans of a model, or makes them, and counts one more layer that uses them. fmoe_plans_unref frees
+ * plans without layers, unless `keep` is true, because their code may still be in use. The caller holds the
+ * lock. Returns the errors of fmoe_plans_make. */
+int fmoe_plans_ref(struct fmoe *f, const struct model *model, struct fmoe_error *error, struct plans **ret);
+void fmoe_plans_unref(struct fmoe *f, struct plans *p, bool keep);
 /* Frees a closed layer unless it has unreported misses. The caller holds the lock. */
 void fmoe_layer_free_if_reported(struct fmoe_layer *l);

@@ -116,13 +116,14 @@ struct mf_device_ops {
      * load code objects. If module_load fails, it returns -errno and writes the reason to why.
      * module_function returns -ENOENT for an unknown name. module_launch passes the argument buffer of
      * `bytes` bytes as HIP_LAUNCH_PARAM_BUFFER_POINTER does or, with struct_argument, as the only pointer of
-     * kernelParams. Like mf_family.launch, module_launch makes no allocations, locks or system calls. */
+     * kernelParams. `stream` is a hipStream_t or CUstream; NULL: the default stream. Like mf_family.launch,
+     * module_launch makes no allocations, locks or system calls. */
     int (*module_load)(struct mf_device *d, const char *path, char *why, size_t why_cap,
                        struct mf_module **ret);
     struct mf_module *(*module_unload)(struct mf_device *d, struct mf_module *m);
     int (*module_function)(struct mf_device *d, struct mf_module *m, const char *name, void **ret);
     int (*module_launch)(struct mf_device *d, void *function, const struct mf_grid *grid, const void *block,
-                         size_t bytes);
+                         size_t bytes, void *stream);
     /* Compiles the kernels (kernels/core/code.h) whose code objects are not in the code cache. Runs one
      * process per kernel, and as many processes at once as there are processors. If kernel i does not
      * compile, paths[i] is empty and whys[i] has the compiler's output. NULL for a device whose kernels are
@@ -160,8 +161,9 @@ struct mf_device {
     /* Where to store the resource usage of kernels that are looked up and launched; NULL: usage is not
      * stored. */
     struct mf_resource_usage *use;
-    /* Stream of the next launches on a GPU: hipStream_t or CUstream; NULL: the default stream. The caller
-     * sets it if the device was opened with `guest`, otherwise the device itself when it is opened. */
+    /* Stream of launches on a GPU whose kernel is no copy (mf_family.copy): hipStream_t or CUstream; NULL:
+     * the default stream. The caller may set it if the device was opened with `guest`, otherwise the device
+     * itself sets it when it is opened. */
     void *stream;
     /* Output of the compiler or runtime for the last kernel that failed to open, to be prepared or to launch;
      * "" if none failed. */

@@ -35,7 +35,8 @@ struct mf_offer {
 int mf_offer_ignore_rejection(struct mf_offer *o, const char *family, const char *kernel, const char *rule,
                               const char *format, ...) __attribute__((format(printf, 5, 6)));
 
-struct mf_kernel; /* a step that is ready to launch; each family defines its own */
+struct mf_kernel;               /* a step that is ready to launch; each family defines its own */
+#define MF_KERNEL_COPY_MAX 1024 /* maximum size of a kernel's copy, in bytes */
 struct mf_hip_steps;
 
 /* Buffers of the step's inputs (`needs`) and outputs (`gives`), in the order in which mf_step lists them. The
@@ -73,6 +74,12 @@ struct mf_family {
      * calls. Optional. Without this function, a kernel serves only the count at open and must be opened again
      * for another count. */
     void (*set_token_count)(struct mf_kernel *kernel, int64_t token);
+    /* Copies the kernel to `to`, which has MF_KERNEL_COPY_MAX bytes and is aligned for any type. The copy's
+     * launches go to `stream`. set_token_count and launches of a copy change neither the kernel nor other
+     * copies, so that several calls can use one kernel at once. The copy is valid until the kernel is closed,
+     * and is not closed itself. Optional. Without this function, a kernel runs one call at a time, as on the
+     * CPU. */
+    struct mf_kernel *(*copy)(const struct mf_kernel *kernel, void *stream, void *to);
     /* Returns true if AITER runs kernels of this name. The pointer is NULL if AITER runs no kernel of the
      * family. The result is stored in mf_step.aiter, for exporters. */
     bool (*aiter_name)(const char *kernel);

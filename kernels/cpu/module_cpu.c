@@ -56,10 +56,10 @@ static void run_blocks(void *context, int thread, int n_threads)
 }
 
 int mf_module_cpu_launch(struct mf_device *d, void *function, const struct mf_grid *grid, const void *args,
-                         size_t bytes)
+                         size_t bytes, void *stream)
 {
     struct launch l = {.grid = grid, .args = args, .bytes = bytes};
-    (void)d;
+    (void)d, (void)stream;
     memcpy(&l.function, &function, sizeof(l.function));
     mf_pool_run(run_blocks, &l, mf_pool_threads());
     return 0;

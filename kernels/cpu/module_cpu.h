@@ -14,4 +14,4 @@ int mf_module_cpu_load(struct mf_device *d, const char *path, char *why, size_t 
 struct mf_module *mf_module_cpu_unload(struct mf_device *d, struct mf_module *m);
 int mf_module_cpu_function(struct mf_device *d, struct mf_module *m, const char *name, void **ret);
 int mf_module_cpu_launch(struct mf_device *d, void *function, const struct mf_grid *grid, const void *args,
-                         size_t bytes);
+                         size_t bytes, void *stream);

@@ -1,5 +1,6 @@
 #include "kernels/families/family_asm.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -41,6 +42,8 @@ struct mf_kernel {
     struct mf_asm_kernel k;
     struct mf_shape shape;
     bool xbf16;
+    void *const *stream; /* stream of launches: the device's, or `own_stream` of a copy */
+    void *own_stream;
 };
 
 static const struct rule *rule_of(const struct mf_asm_kernel *k)
@@ -377,6 +380,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     if (!k)
         return -ENOMEM;
     k->device = device;
+    k->stream = &device->stream;
     k->shape = *shape;
     int r = strcmp(name, ZERO) == 0 && is_cpu(device->ops->kind) ? 0 : find_kernel(k, name);
     if (r == 0 && k->k.name[0])
@@ -452,7 +456,7 @@ static int launch_step(struct mf_kernel *k, const struct mf_launch *l)
     struct mf_asm_grid g = mf_asm_grid_of(&k->k, &c, false);
     struct mf_grid grid = {g.x, g.y, g.z, MF_ASM_THREADS, 0, false, false};
     return k->device->ops->module_launch(k->device, k->function, &grid, block,
-                                         one ? MF_ASM_ONE_BYTES : MF_ASM_STAGE1_BYTES);
+                                         one ? MF_ASM_ONE_BYTES : MF_ASM_STAGE1_BYTES, *k->stream);
 }
 
 static void set_token_count(struct mf_kernel *k, int64_t token)
@@ -460,9 +464,19 @@ static void set_token_count(struct mf_kernel *k, int64_t token)
     k->shape.token = token;
 }
 
+static struct mf_kernel *copy_step(const struct mf_kernel *k, void *stream, void *to)
+{
+    struct mf_kernel *copy = memcpy(to, k, sizeof(*k));
+
+    static_assert(sizeof(*k) <= MF_KERNEL_COPY_MAX, "copies fit");
+    copy->own_stream = stream;
+    copy->stream = &copy->own_stream;
+    return copy;
+}
+
 #define FAMILY(kind)                                                                                         \
     {                                                                                                        \
         .api = MF_FAMILY_API, .name = "asm", .device_kind = kind, .enumerate = enumerate, .open = open_step, \
-        .launch = launch_step, .close = close_step, .set_token_count = set_token_count,                      \
+        .launch = launch_step, .close = close_step, .set_token_count = set_token_count, .copy = copy_step,   \
     }
 const struct mf_family mf_family_asm = FAMILY("cpu"), mf_family_hip_asm = FAMILY("hip");

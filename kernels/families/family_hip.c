@@ -1,5 +1,6 @@
 #include "kernels/families/family_hip.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -294,7 +295,7 @@ struct mf_tensor_spec mf_hip_zeroed_y(void)
 int mf_hip_function_open(struct mf_device *device, const struct mf_code *code, struct mf_hip_function *ret)
 {
     char path[1][PATH_MAX], why[1][MF_CODE_WHY_MAX];
-    *ret = (struct mf_hip_function){.device = device};
+    *ret = (struct mf_hip_function){.device = device, .stream = &device->stream};
     if (!device->ops->compile)
         return -ENOTSUP;
     if (device->ops->compile(device, code, 1, path, why) < 1) {
@@ -317,7 +318,7 @@ int mf_hip_function_open(struct mf_device *device, const struct mf_code *code, s
 int mf_hip_function_lookup(const struct mf_hip_function *opened, const char *name,
                            struct mf_hip_function *ret)
 {
-    *ret = (struct mf_hip_function){.device = opened->device};
+    *ret = (struct mf_hip_function){.device = opened->device, .stream = opened->stream};
     return opened->device->ops->module_function(opened->device, opened->module, name, &ret->function);
 }
 
@@ -352,6 +353,7 @@ int mf_hip_open(const struct mf_family *f, struct mf_device *device, const struc
                 const char *name, struct mf_kernel **ret)
 {
     struct mf_kernel *k = calloc(1, sizeof(*k) + f->hip_steps->plan_bytes);
+    assert(sizeof(*k) + f->hip_steps->plan_bytes <= MF_KERNEL_COPY_MAX);
     if (!k)
         return -ENOMEM;
     k->steps = f->hip_steps;
@@ -374,6 +376,16 @@ void mf_hip_set_token_count(struct mf_kernel *k, int64_t token)
     k->shape.token = token;
     if (k->steps->set_token_count)
         k->steps->set_token_count(k);
+}
+
+/* A kernel and its plan are one block of memory. */
+struct mf_kernel *mf_hip_copy(const struct mf_kernel *k, void *stream, void *to)
+{
+    struct mf_kernel *copy = memcpy(to, k, sizeof(*k) + k->steps->plan_bytes);
+    copy->plan = copy + 1;
+    copy->stream = stream;
+    copy->function.stream = &copy->stream;
+    return copy;
 }
 
 struct mf_kernel *mf_hip_close(struct mf_kernel *k)

@@ -95,6 +95,7 @@ struct mf_hip_function {
     struct mf_device *device;
     struct mf_module *module;
     void *function;
+    void *const *stream; /* stream of launches: the device's, or that of a kernel's copy */
 };
 /* Compiles and loads a function. Returns -ENOTSUP if the code does not compile for the device or does not
  * load; the reason is logged. */
@@ -111,7 +112,8 @@ struct mf_kernel {
     const struct mf_hip_steps *steps;
     struct mf_shape shape;
     struct mf_grid grid;
-    void *plan; /* the family's own struct: parameters from the name, and values computed from the shape */
+    void *plan;   /* the family's own struct: parameters from the name, and values computed from the shape */
+    void *stream; /* of a copy */
 };
 /* Callbacks for the parts of opening a step that differ between GPU families. Each family fills in a plan of
  * its own type. */
@@ -130,21 +132,23 @@ struct mf_hip_steps {
     void (*set_token_count)(struct mf_kernel *k);
 };
 /* Initialises a GPU family; the arguments are its name, enumerate, launch and hip_steps. */
-#define MF_HIP_FAMILY(...)                                                                               \
-    {                                                                                                    \
-        .api = MF_FAMILY_API, .device_kind = "hip", .open = mf_hip_open, .close = mf_hip_close,          \
-        .set_token_count = mf_hip_set_token_count, .code = mf_hip_code, .supports_ep = true, __VA_ARGS__ \
+#define MF_HIP_FAMILY(...)                                                                      \
+    {                                                                                           \
+        .api = MF_FAMILY_API, .device_kind = "hip", .open = mf_hip_open, .close = mf_hip_close, \
+        .set_token_count = mf_hip_set_token_count, .copy = mf_hip_copy, .code = mf_hip_code,    \
+        .supports_ep = true, __VA_ARGS__                                                        \
     }
 /* The members of mf_family that all GPU families share. */
 int mf_hip_open(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
                 const char *name, struct mf_kernel **ret);
 struct mf_kernel *mf_hip_close(struct mf_kernel *k);
 void mf_hip_set_token_count(struct mf_kernel *k, int64_t token);
+struct mf_kernel *mf_hip_copy(const struct mf_kernel *k, void *stream, void *to);
 int mf_hip_code(const struct mf_family *f, const struct mf_device_info *device, const struct mf_shape *shape,
                 const char *name, struct mf_code *ret);
 
 static inline int mf_hip_launch(const struct mf_hip_function *f, const struct mf_grid *grid, const void *args,
                                 size_t bytes)
 {
-    return f->device->ops->module_launch(f->device, f->function, grid, args, bytes);
+    return f->device->ops->module_launch(f->device, f->function, grid, args, bytes, *f->stream);
 }

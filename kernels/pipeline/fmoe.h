@@ -37,12 +37,6 @@ const struct mf_step *mf_pipeline_step(const struct mf_pipeline *p, size_t i);
 /* Returns the tensor spec, including the layout, in which weight w must be passed to the pipeline. */
 struct mf_tensor_spec mf_pipeline_weight(const struct mf_pipeline *p, enum mf_tensor w);
 
-/* Sets the token count of the following runs, from 1 to the count at which the pipeline was opened. This is
- * useful because a table row serves every token count that is padded to the row's count. Call
- * mf_pipeline_bind again afterwards. Does not allocate. Returns -EINVAL if the count is out of range, or
- * -ENOTSUP if a step's family has no mf_family.set_token_count. */
-int mf_pipeline_set_token_count(struct mf_pipeline *p, int64_t token);
-
 struct mf_fmoe_args {
     struct mf_tensor_ref x; /* bf16, in token order */
     /* An id is the number of an expert among the experts of all ranks. Invalid ids and those of remote
@@ -74,6 +68,14 @@ const char *mf_pipeline_eager(const struct mf_pipeline *p, const struct mf_step 
  * Neither function allocates, locks or makes system calls. */
 int mf_pipeline_launch(struct mf_pipeline *p, size_t i);
 int mf_pipeline_run(struct mf_pipeline *p);
+/* Launches all steps once with these arguments, in a stream, for a token count from 1 to the count at which
+ * the pipeline was opened, because a table row serves every count that is padded to the row's count. The
+ * bound arguments are neither used nor changed. If the families of all steps have mf_family.copy, as on a
+ * GPU, several threads may call one pipeline at once, each with its own arena and output. Does not allocate,
+ * lock or make system calls. Returns -EINVAL if the count is out of range, -ENOTSUP if a step's family has no
+ * mf_family.set_token_count, or the error of a launch. */
+int mf_pipeline_call(const struct mf_pipeline *p, int64_t token, const struct mf_fmoe_args *args,
+                     void *stream);
 
 /* A tuned table in memory: rows of one device class, with the keys by which production looks rows up. */
 struct mf_fmoe;

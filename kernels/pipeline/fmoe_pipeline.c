@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -16,14 +17,19 @@
 struct slot {
     struct mf_tensor_spec tensor_spec;
     int n_parts;
-    struct mf_part parts[MF_PARTS_MAX];
-    size_t bytes; /* bytes of all parts, each of them aligned */
+    size_t part_at[MF_PARTS_MAX]; /* offset of each part in the slot */
+    size_t bytes;                 /* bytes of all parts, each of them aligned */
     /* first and last step that use the slot; first = -1: the caller supplies the buffer */
     int first, last;
     /* index of the slot whose memory this slot shares because a step accumulates into it; -1: own memory */
     int aliases;
-    size_t offset;            /* offset in the arena */
-    struct mf_tensor_ref ref; /* addresses of the bound buffers */
+    size_t offset; /* offset in the arena */
+    bool is_bound_by_caller;
+};
+
+/* Addresses of a step's buffers. */
+struct refs {
+    struct mf_tensor_ref needs[MF_STEP_TENSOR_SPECS_MAX], gives[MF_STEP_TENSOR_SPECS_MAX];
 };
 
 struct bound_step {
@@ -31,14 +37,13 @@ struct bound_step {
     const struct mf_family *family;
     struct mf_kernel *kernel;
     int needs[MF_STEP_TENSOR_SPECS_MAX], gives[MF_STEP_TENSOR_SPECS_MAX]; /* indices of the slots */
-    struct mf_tensor_ref need_refs[MF_STEP_TENSOR_SPECS_MAX], give_refs[MF_STEP_TENSOR_SPECS_MAX];
+    struct refs refs;                                                     /* of the bound arguments */
     struct mf_launch launch;
 };
 
 struct mf_pipeline {
     struct mf_device *device;
-    struct mf_shape shape;
-    int64_t max_token; /* token count at open */
+    struct mf_shape shape; /* at open */
     size_t n_steps;
     struct bound_step steps[MF_PATH_STEPS_MAX];
     size_t n_slots;
@@ -139,15 +144,18 @@ static int add_slot(struct mf_pipeline *p, const struct mf_tensor_spec *a, int f
 {
     struct slot *s = &p->slots[p->n_slots];
     char text[MF_TENSOR_SPEC_TEXT_MAX];
+    struct mf_part parts[MF_PARTS_MAX];
     *s = (struct slot){.tensor_spec = *a, .first = first, .last = first, .aliases = -1};
-    s->n_parts = mf_tensor_spec_parts(a, &p->shape, s->parts);
+    s->n_parts = mf_tensor_spec_parts(a, &p->shape, parts);
     if (s->n_parts < 0) {
         mf_tensor_spec_print(a, text);
         mf_format(why, cap, "the shape has no tensor spec %s", text);
         return -EINVAL;
     }
-    for (int i = 0; i < s->n_parts; i++)
-        s->bytes += align_up((size_t)mf_part_bytes(&s->parts[i]));
+    for (int i = 0; i < s->n_parts; i++) {
+        s->part_at[i] = s->bytes;
+        s->bytes += align_up((size_t)mf_part_bytes(&parts[i]));
+    }
     return (int)p->n_slots++;
 }
 
@@ -280,10 +288,11 @@ static void lay_out(struct mf_pipeline *p)
     for (size_t i = 0; i < p->n_slots; i++) {
         struct slot *owner = &p->slots[owner_of(p, (int)i)];
         owner->last = MF_MAX(owner->last, p->slots[i].last);
+        p->slots[i].is_bound_by_caller = is_bound_by_caller(p, (int)i);
     }
     for (size_t i = 0; i < p->n_slots; i++) {
         struct slot *s = &p->slots[i];
-        if (s->aliases >= 0 || is_bound_by_caller(p, (int)i))
+        if (s->aliases >= 0 || s->is_bound_by_caller)
             continue;
         s->offset = find_offset(p, placed, n_placed, s);
         placed[n_placed++] = (int)i;
@@ -375,7 +384,6 @@ static int open_recipe(struct mf_device *device, const struct mf_shape *shape,
     }
     p->device = device;
     p->shape = *shape;
-    p->max_token = shape->token;
     int r = find_steps(p, extra, of, why, why_cap);
     if (r == 0)
         r = wire(p, why, why_cap);
@@ -456,49 +464,63 @@ static struct mf_tensor_ref caller_ref(const struct mf_tensor_spec *a, const str
     return inputs[a->tensor] ? *inputs[a->tensor] : args->y;
 }
 
-int mf_pipeline_set_token_count(struct mf_pipeline *p, int64_t token)
+static struct mf_tensor_ref ref_of(const struct mf_pipeline *p, int slot, const struct mf_fmoe_args *args)
 {
-    if (token < 1 || token > p->max_token)
+    const struct slot *s = &p->slots[slot];
+    uint8_t *at = (uint8_t *)args->arena + p->slots[owner_of(p, slot)].offset;
+    struct mf_tensor_ref ref = {0};
+    if (s->is_bound_by_caller)
+        return caller_ref(&s->tensor_spec, args);
+    for (int i = 0; i < s->n_parts; i++)
+        ref.part[i] = at + s->part_at[i];
+    return ref;
+}
+
+/* Sets the step's buffers in `refs`, and returns the arguments of its launch, which point to `refs`. */
+static struct mf_launch launch_of(const struct mf_pipeline *p, const struct bound_step *b,
+                                  const struct mf_fmoe_args *args, struct refs *refs)
+{
+    for (int i = 0; i < b->step.n_needs; i++)
+        refs->needs[i] = ref_of(p, b->needs[i], args);
+    for (int i = 0; i < b->step.n_gives; i++)
+        refs->gives[i] = ref_of(p, b->gives[i], args);
+    return (struct mf_launch){.needs = refs->needs,
+                              .gives = refs->gives,
+                              .workspace = (uint8_t *)args->arena + p->workspace_offset,
+                              .routes = args->routes};
+}
+
+void mf_pipeline_bind(struct mf_pipeline *p, const struct mf_fmoe_args *args)
+{
+    for (size_t i = 0; i < p->n_steps; i++)
+        p->steps[i].launch = launch_of(p, &p->steps[i], args, &p->steps[i].refs);
+}
+
+static int call_step(const struct mf_pipeline *p, const struct bound_step *b, int64_t token,
+                     const struct mf_fmoe_args *args, void *stream)
+{
+    _Alignas(max_align_t) uint8_t copy[MF_KERNEL_COPY_MAX];
+    struct mf_kernel *k = b->family->copy ? b->family->copy(b->kernel, stream, copy) : b->kernel;
+    struct refs refs;
+    const struct mf_launch launch = launch_of(p, b, args, &refs);
+    if (b->family->set_token_count)
+        b->family->set_token_count(k, token);
+    return b->family->launch(k, &launch);
+}
+
+int mf_pipeline_call(const struct mf_pipeline *p, int64_t token, const struct mf_fmoe_args *args,
+                     void *stream)
+{
+    if (token < 1 || token > p->shape.token)
         return -EINVAL;
     for (size_t i = 0; i < p->n_steps; i++) {
         if (!p->steps[i].family->set_token_count && token != p->shape.token)
             return -ENOTSUP;
     }
-    p->shape.token = token;
-    for (size_t i = 0; i < p->n_slots; i++)
-        (void)mf_tensor_spec_parts(&p->slots[i].tensor_spec, &p->shape, p->slots[i].parts);
-    for (size_t i = 0; i < p->n_steps; i++) {
-        if (p->steps[i].family->set_token_count)
-            p->steps[i].family->set_token_count(p->steps[i].kernel, token);
-    }
-    return 0;
-}
-
-void mf_pipeline_bind(struct mf_pipeline *p, const struct mf_fmoe_args *args)
-{
-    for (size_t i = 0; i < p->n_slots; i++) {
-        struct slot *s = &p->slots[i];
-        const struct slot *owner = &p->slots[owner_of(p, (int)i)];
-        uint8_t *at = (uint8_t *)args->arena + owner->offset;
-        s->ref = (struct mf_tensor_ref){0};
-        if (is_bound_by_caller(p, (int)i)) {
-            s->ref = caller_ref(&s->tensor_spec, args);
-            continue;
-        }
-        for (int j = 0; j < s->n_parts; j++) {
-            s->ref.part[j] = at;
-            at += align_up((size_t)mf_part_bytes(&s->parts[j]));
-        }
-    }
-    for (size_t i = 0; i < p->n_steps; i++) {
-        struct bound_step *b = &p->steps[i];
-        for (int j = 0; j < b->step.n_needs; j++)
-            b->need_refs[j] = p->slots[b->needs[j]].ref;
-        for (int j = 0; j < b->step.n_gives; j++)
-            b->give_refs[j] = p->slots[b->gives[j]].ref;
-        b->launch = (struct mf_launch){b->need_refs, b->give_refs,
-                                       (uint8_t *)args->arena + p->workspace_offset, args->routes};
-    }
+    int r = 0;
+    for (size_t i = 0; i < p->n_steps && r >= 0; i++)
+        r = call_step(p, &p->steps[i], token, args, stream);
+    return r;
 }
 
 static int prepare_step(const struct bound_step *b)

@@ -154,7 +154,7 @@ static int module_function(struct mf_device *d, struct mf_module *m, const char 
 }
 
 static int module_launch(struct mf_device *base, void *function, const struct mf_grid *grid,
-                         const void *block, size_t bytes)
+                         const void *block, size_t bytes, void *stream)
 {
     struct device *d = device_of(base);
     const struct mf_object_function *f = function;
@@ -172,6 +172,7 @@ static int module_launch(struct mf_device *base, void *function, const struct mf
         .known = &d->known,
     };
 
+    (void)stream;
     if (bytes != f->kernel->bytes) {
         mf_format(d->why, sizeof(d->why), "%s takes %zu bytes of arguments, not %zu", f->kernel->name,
                   (size_t)f->kernel->bytes, bytes);

@@ -157,6 +157,60 @@ MF_TEST(replays_graphs_across_a_reload, .count_rows = n_layers)
     device = mf_device_close(device);
 }
 
+/* One thread captures calls with other token counts, workspaces and streams, runs both eagerly, and replays
+ * both graphs, without waiting in between. */
+MF_TEST(streams_do_not_mix)
+{
+    static const int64_t tokens[2] = {5, 7}; /* one bucket */
+    struct mf_shape shape;
+    struct fmoe_error error = {""};
+    struct fmoe_layer_model model;
+    struct fmoe_layer *l = NULL;
+    struct fmoe *f = NULL;
+    struct serving s[2];
+    void *stream[2] = {NULL, NULL}, *graph[2], *exec[2];
+
+    ck_assert_int_eq(mf_shape_parse(layers[0], &shape), 0);
+    shape.token = 8;
+    model = serving_model(&shape, 8);
+    ck_assert_msg(fmoe_open(name, NULL, 0, &error, &f) == 0, "%s", error.text);
+    ck_assert_msg(fmoe_layer_open(f, &model, &error, &l) == 0, "%s", error.text);
+    for (int i = 0; i < 2; i++) {
+        serving_make(&s[i], device, l, &shape);
+        serving_poison(&s[i]);
+        call_runtime(CREATE, &stream[i], (void *)NON_BLOCKING);
+    }
+    for (int i = 0; i < 2; i++) {
+        const struct fmoe_call call = serving_call(&s[i], tokens[i], stream[i]);
+        ck_assert_int_eq(fmoe_run(l, &call), 0);
+    }
+    for (int i = 0; i < 2; i++) {
+        call_runtime(SYNC, stream[i], NULL);
+        ck_assert_msg(serving_matches(&s[i], tokens[i]), "stream %d: wrong result", i);
+        serving_poison(&s[i]);
+        serving_route(&s[i], 40 + (uint64_t)i);
+    }
+    for (int i = 0; i < 2; i++) {
+        const struct fmoe_call call = serving_call(&s[i], tokens[i], stream[i]);
+        call_runtime(BEGIN, stream[i], (void *)THREAD_LOCAL);
+        ck_assert_int_eq(fmoe_run(l, &call), 0);
+        call_runtime(END, stream[i], &graph[i]);
+        call_runtime(INSTANTIATE, &exec[i], graph[i]);
+    }
+    for (int i = 0; i < 2; i++)
+        call_runtime(LAUNCH, exec[i], stream[i]);
+    for (int i = 0; i < 2; i++) {
+        call_runtime(SYNC, stream[i], NULL);
+        ck_assert_msg(serving_matches(&s[i], tokens[i]), "graph of stream %d: wrong result", i);
+        call_runtime(END_EXEC, exec[i], NULL);
+        call_runtime(END_GRAPH, graph[i], NULL);
+        call_runtime(END_STREAM, stream[i], NULL);
+        serving_release(&s[i]);
+    }
+    fmoe_close(f);
+    device = mf_device_close(device);
+}
+
 /* Returns the number of rows of the test below: 1 on the emulator; 0 on a real device, because its kernels
  * always load. */
 static int once_if_emulated(void)

@@ -266,7 +266,7 @@ static int hip_module_function(struct mf_device *base, struct mf_module *m, cons
 }
 
 static int hip_module_launch(struct mf_device *base, void *function, const struct mf_grid *grid,
-                             const void *block, size_t bytes)
+                             const void *block, size_t bytes, void *stream)
 {
     struct hip_device *d = mf_hip_of(base);
     void *extra[] = {HIP_LAUNCH_PARAM_BUFFER_POINTER, (void *)(uintptr_t)block, HIP_LAUNCH_PARAM_BUFFER_SIZE,
@@ -278,7 +278,7 @@ static int hip_module_launch(struct mf_device *base, void *function, const struc
         return -E2BIG;
     hipError_t e = mf_hip_launch_grid(&d->c, (hipFunction_t)function, grid,
                                       grid->programmatic_launch && d->has_programmatic_launch,
-                                      (hipStream_t)base->stream, whole, packed);
+                                      (hipStream_t)stream, whole, packed);
     (void)mf_hip_check_failure(d, e, "launching");
     if (e != hipSuccess && !d->failed && is_capture_error(e))
         return -ECANCELED;
@@ -305,7 +305,7 @@ static int launch_own(struct hip_device *d, hipFunction_t f, uint32_t blocks, ui
     /* do not record resource usage, which is recorded only for steps */
     struct mf_resource_usage *saved_use = d->base.use;
     d->base.use = NULL;
-    int r = hip_module_launch(&d->base, (void *)f, &grid, args, bytes);
+    int r = hip_module_launch(&d->base, (void *)f, &grid, args, bytes, d->base.stream);
     d->base.use = saved_use;
     return r;
 }
@@ -505,7 +505,8 @@ static struct mf_l2_halves find_halves(struct hip_device *d)
     const struct mf_hip_add_cycles_args adding = {memory, LINE_STRIDE, (uint32_t *)(memory + lines), LINES,
                                                   LINE_ITERATIONS};
     for (int i = 0; i < HALVES_ATTEMPTS && halves.near == 0; i++) {
-        if (hip_module_launch(&d->base, (void *)d->add_cycles, &grid, &adding, sizeof(adding)) < 0)
+        if (hip_module_launch(&d->base, (void *)d->add_cycles, &grid, &adding, sizeof(adding),
+                              d->base.stream) < 0)
             break;
         hipError_t e = d->c.hipStreamSynchronize(d->stream);
         (void)mf_hip_check(d, e, "measuring the L2 partitions");

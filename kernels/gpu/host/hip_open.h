@@ -6,7 +6,7 @@
 #include "kernels/core/device.h"
 
 /* Functions that a module exports. mf_hip_module_entry returns them. */
-#define MF_HIP_MODULE_API   5
+#define MF_HIP_MODULE_API   6
 #define MF_HIP_MODULE_ENTRY "mf_hip_module_entry"
 struct mf_hip_module {
     int api;

@@ -114,9 +114,9 @@ CALL cuGetErrorString(CUresult error, const char **ret)
 }
 
 static int thing; /* object that all handles point to */
-/* Objects that the handles of these functions point to: mf_add_cycles, mf_tile_hopper, mf_pair,
- * mf_evict_code, mf_evict_fill and mf_evict_discard. */
-static int add_cycles_fn, tile_fn, pair_fn, evict_code_fn, evict_fill_fn, evict_discard_fn;
+/* Objects that the handles of these functions point to: mf_add_cycles, mf_tile_hopper, mf_pair, mf_layer,
+ * mf_one, mf_evict_code, mf_evict_fill and mf_evict_discard. */
+static int add_cycles_fn, tile_fn, pair_fn, layer_fn, one_fn, evict_code_fn, evict_fill_fn, evict_discard_fn;
 
 CALL cuDevicePrimaryCtxRetain(CUcontext *ret, CUdevice device)
 {
@@ -316,9 +316,13 @@ CALL cuEventDestroy_v2(CUevent event)
     return CUDA_SUCCESS;
 }
 
+/* Number of modules that were loaded. */
+__attribute__((visibility("default"))) int fake_cuda_modules;
+
 CALL cuModuleLoadData(CUmodule *ret, const void *image)
 {
     (void)image;
+    fake_cuda_modules++;
     *ret = (CUmodule)(void *)&thing;
     return CUDA_SUCCESS;
 }
@@ -335,6 +339,8 @@ CALL cuModuleGetFunction(CUfunction *ret, CUmodule module, const char *name)
     *ret = (CUfunction)(void *)(strcmp(name, "mf_add_cycles") == 0      ? &add_cycles_fn
                                 : strcmp(name, "mf_tile_hopper") == 0   ? &tile_fn
                                 : strcmp(name, "mf_pair") == 0          ? &pair_fn
+                                : strcmp(name, "mf_layer") == 0         ? &layer_fn
+                                : strcmp(name, "mf_one") == 0           ? &one_fn
                                 : strcmp(name, "mf_evict_code") == 0    ? &evict_code_fn
                                 : strcmp(name, "mf_evict_fill") == 0    ? &evict_fill_fn
                                 : strcmp(name, "mf_evict_discard") == 0 ? &evict_discard_fn
@@ -396,9 +402,33 @@ static void add_cycles(unsigned units, const struct mf_hip_add_cycles_args *a)
     }
 }
 
+/* If it is not NULL, receives each launch of the functions below, in the launching thread. */
+__attribute__((visibility("default"))) fake_cuda_launch_fn *fake_cuda_launched;
+
+static void report_launch(CUstream stream, CUfunction f, const void *arguments)
+{
+    static const struct {
+        const int *object;
+        const char *function;
+        size_t bytes;
+    } reported[] = {{&tile_fn, "mf_tile_hopper", sizeof(struct mf_hip_bulk_args)},
+                    {&pair_fn, "mf_pair", sizeof(struct mf_hip_pair_args)},
+                    {&layer_fn, "mf_layer", sizeof(struct mf_hip_layer_args)},
+                    {&one_fn, "mf_one", sizeof(struct mf_hip_one_args)}};
+
+    for (size_t i = 0; i < sizeof(reported) / sizeof(reported[0]); i++) {
+        if (f == (CUfunction)(uintptr_t)reported[i].object)
+            fake_cuda_launched(stream, reported[i].function, arguments, reported[i].bytes);
+    }
+}
+
 CALL cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
 {
     (void)extra;
+    if (fake_cuda_launched) {
+        report_launch(config->hStream, f, params[0]);
+        return CUDA_SUCCESS;
+    }
     if (f == (CUfunction)(void *)&add_cycles_fn && number("FAKE_CUDA_L2_PARTITIONS", 0))
         add_cycles(config->gridDimX, params[0]);
     if (f == (CUfunction)(void *)&tile_fn)

@@ -1,8 +1,13 @@
-/* The arguments of cuTensorMapEncodeTiled that the fake driver (fake_cuda.c) records. */
+/* What the fake driver (fake_cuda.c) records. */
 #pragma once
 
+#include <stddef.h>
 #include <stdint.h>
 
+/* Receives the arguments of a launch. */
+typedef void fake_cuda_launch_fn(void *stream, const char *function, const void *arguments, size_t bytes);
+
+/* Arguments of cuTensorMapEncodeTiled. */
 struct fake_cuda_tensor {
     unsigned rank;
     uint64_t length[5]; /* in elements */

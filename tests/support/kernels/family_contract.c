@@ -6,6 +6,7 @@
 #include <math.h>
 #include <sched.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -528,15 +529,18 @@ static void run_twice(const struct contract_run *run, struct mf_kernel *kernel, 
 static void check_step(const struct contract_run *run, struct layer *l, const struct mf_family *f,
                        const struct mf_step *s)
 {
+    _Alignas(max_align_t) uint8_t copy[MF_KERNEL_COPY_MAX];
     const struct mf_shape opened = opened_as(run);
     struct mf_kernel *kernel;
 
     MUST(f->open(f, run->device, &opened, s->name, &kernel) == 0, "%s: open failed", s->name);
-    if (run->bucket > 0) {
+    struct mf_kernel *called = kernel;
+    if (run->bucket > 0) { /* as libfmoe calls a kernel */
         MUST(f->set_token_count, "%s has no set_token_count", f->name);
-        f->set_token_count(kernel, l->data.shape.token);
+        called = f->copy ? f->copy(kernel, run->device->stream, copy) : kernel;
+        f->set_token_count(called, l->data.shape.token);
     }
-    run_twice(run, kernel, l, f, s);
+    run_twice(run, called, l, f, s);
     kernel = f->close(kernel);
 }
 

@@ -14,6 +14,7 @@
 #include "common/moe/pipeline_text.h"
 #include "kernels/core/family.h"
 #include "kernels/core/quant.h"
+#include "kernels/pipeline/fmoe.h"
 #include "support/farm/serving.h"
 #include "support/mf_check.h"
 
@@ -436,6 +437,76 @@ MF_TEST(one_cpu_call_per_process)
     }
 }
 
+/* ---- layers of one model ---- */
+
+static int pipelines_opened;
+int __real_mf_pipeline_open(struct mf_device *d, const struct mf_shape *shape,
+                            const struct mf_family_set *extra, const char *text, char *why, size_t why_cap,
+                            struct mf_pipeline **ret);
+int __wrap_mf_pipeline_open(struct mf_device *d, const struct mf_shape *shape,
+                            const struct mf_family_set *extra, const char *text, char *why, size_t why_cap,
+                            struct mf_pipeline **ret);
+int __wrap_mf_pipeline_open(struct mf_device *d, const struct mf_shape *shape,
+                            const struct mf_family_set *extra, const char *text, char *why, size_t why_cap,
+                            struct mf_pipeline **ret)
+{
+    pipelines_opened++;
+    return __real_mf_pipeline_open(d, shape, extra, text, why, why_cap, ret);
+}
+
+/* The layers of one model share their kernels and one workspace. A reload opens the kernels once for all, and
+ * the last layer that is closed closes them. */
+MF_TEST(layers_of_a_model_share_plans)
+{
+    static const int64_t rows[] = {8, 16};
+    const char *tables[] = {table_of(0, rows, 2, 0, 50), table_of(0, rows, 2, 1, 70)};
+    struct fmoe_error error = {""};
+    struct fmoe_layer *layers_of_f[61], *other;
+    struct served_layer s = {.f = must_open(tables[0])};
+    const struct mf_shape shape = shape_of(0, MAX_TOKENS);
+    size_t largest;
+    int opened;
+
+    ck_assert_uint_eq(fmoe_max_workspace_bytes(s.f), 0);
+    pipelines_opened = 0;
+    for (size_t i = 0; i < MF_ARRAY_LEN(layers_of_f); i++) {
+        layers_of_f[i] = must_open_layer(s.f, 0);
+        opened = i == 0 ? pipelines_opened : opened;
+        ck_assert_int_eq(pipelines_opened, opened);
+        ck_assert_uint_eq(fmoe_workspace_bytes(layers_of_f[i]), fmoe_max_workspace_bytes(s.f));
+    }
+    ck_assert_int_eq(opened, 7); /* one for each bucket: 1, 2, 4, …, 64 */
+    other = must_open_layer(s.f, 1);
+    ck_assert_int_gt(pipelines_opened, opened);
+    largest = fmoe_max_workspace_bytes(s.f);
+    ck_assert_uint_ge(largest, fmoe_workspace_bytes(other));
+    fmoe_layer_close(other);
+
+    s.l = layers_of_f[60];
+    serving_make(&s.data, device, s.l, &shape);
+    run_and_check(&s, 7);
+    pipelines_opened = 0;
+    ck_assert_msg(fmoe_reload(s.f, &tables[1], 1, &error) == 0, "%s", error.text);
+    ck_assert_int_eq(pipelines_opened, opened);
+    for (size_t i = 0; i < MF_ARRAY_LEN(layers_of_f); i++) {
+        struct fmoe_served served;
+        ck_assert_int_eq(fmoe_served(layers_of_f[i], 8, &served), 0);
+        ck_assert_double_eq(served.us, 70);
+    }
+    /* misses are counted for each layer: the closed layers had none */
+    for (size_t i = 0; i < 60; i++)
+        fmoe_layer_close(layers_of_f[i]);
+    run_and_check(&s, 7);
+    run_and_check(&s, 3);
+    ck_assert_int_eq(fmoe_drop_old(s.f), 0);
+    run_and_check(&s, 7);
+    fmoe_layer_close(s.l);
+    pipelines_opened = 0;
+    s.l = must_open_layer(s.f, 0);
+    ck_assert_int_eq(pipelines_opened, opened);
+    end_serving(&s);
+}
+
 /* ---- reloads ---- */
 
 struct server {
@@ -497,6 +568,31 @@ MF_TEST(tables_change_under_load, .rows = MF_ARRAY_LEN(layers))
             ck_assert_double_eq(served.us, i % 3 == 0 ? 52 : 72);
         if (i % 2)
             ck_assert_int_eq(fmoe_drop_old(s.f), 0);
+    }
+    atomic_store(&server.stop, 1);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_int_eq(server.failed, 0);
+    ck_assert_int_eq(server.wrong, 0);
+    end_serving(&s);
+}
+
+/* Layers of the same and of another model are opened and closed while calls of a layer run. */
+MF_TEST(layers_change_under_load)
+{
+    static const int64_t rows[] = {16};
+    struct server server;
+    struct served_layer s;
+    pthread_t thread;
+
+    serve_layer(&s, 0, table_of(0, rows, 1, 0, 50));
+    server = (struct server){.s = &s};
+    ck_assert_int_eq(pthread_create(&thread, NULL, serve, &server), 0);
+    for (int i = 0; i < 12; i++) {
+        struct fmoe_layer *l;
+        wait_for_calls(&server, 2);
+        l = must_open_layer(s.f, i % 2);
+        wait_for_calls(&server, 2);
+        fmoe_layer_close(l);
     }
     atomic_store(&server.stop, 1);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);

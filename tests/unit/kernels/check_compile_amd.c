@@ -220,9 +220,9 @@ static int recorder_function(struct mf_device *d, struct mf_module *m, const cha
     return 0;
 }
 static int recorder_launch(struct mf_device *d, void *function, const struct mf_grid *grid, const void *block,
-                           size_t bytes)
+                           size_t bytes, void *stream)
 {
-    (void)function, (void)block, (void)bytes;
+    (void)function, (void)block, (void)bytes, (void)stream;
     ((struct launch_recorder *)d)->grid = *grid;
     return 0;
 }

@@ -217,10 +217,6 @@ MF_TEST(runs_the_layer, .rows = 4 * PLANTED_N_FORMATS)
     bucket = s;
     bucket.token = 16;
     ck_assert_msg(mf_pipeline_open(test_device, &bucket, &set, text, why, sizeof(why), &p) == 0, "%s", why);
-    ck_assert_int_eq(mf_pipeline_set_token_count(p, 17), -EINVAL);
-    ck_assert_int_eq(mf_pipeline_set_token_count(p, 0), -EINVAL);
-    ck_assert_int_eq(mf_pipeline_set_token_count(p, 16), 0);
-    ck_assert_int_eq(mf_pipeline_set_token_count(p, 9), 0);
     ck_assert_uint_eq(mf_pipeline_n_steps(p), chains[_i % 2].n + quantises);
     ck_assert_str_eq(mf_pipeline_weight(p, MF_TENSOR_W1).order, "row");
     size_t bytes = mf_pipeline_arena_bytes(p);
@@ -236,8 +232,9 @@ MF_TEST(runs_the_layer, .rows = 4 * PLANTED_N_FORMATS)
                                     .b2 = {{(void *)l.data.b2}},
                                     .y = {{y}},
                                     .arena = arena};
-        mf_pipeline_bind(p, &args);
-        ck_assert_int_eq(mf_pipeline_run(p), 0);
+        ck_assert_int_eq(mf_pipeline_call(p, 17, &args, NULL), -EINVAL);
+        ck_assert_int_eq(mf_pipeline_call(p, 0, &args, NULL), -EINVAL);
+        ck_assert_int_eq(mf_pipeline_call(p, 9, &args, NULL), 0);
         for (int i = 0; i < 64; i++)
             ck_assert_int_eq(arena[bytes + (size_t)i], 0xff);
         double difference = 0, norm = 0;
@@ -319,9 +316,7 @@ MF_TEST(fixed_token_count)
     char why[MF_REASON_MAX];
 
     ck_assert_msg(mf_pipeline_open(test_device, &s, &set, text, why, sizeof(why), &p) == 0, "%s", why);
-    ck_assert_int_eq(mf_pipeline_set_token_count(p, 16), 0);
-    ck_assert_int_eq(mf_pipeline_set_token_count(p, 15), -ENOTSUP);
-    ck_assert_int_eq(mf_pipeline_set_token_count(p, 16), 0);
+    ck_assert_int_eq(mf_pipeline_call(p, 15, &(struct mf_fmoe_args){0}, NULL), -ENOTSUP);
     p = mf_pipeline_close(p);
 }
 

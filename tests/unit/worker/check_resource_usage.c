@@ -186,18 +186,18 @@ MF_TEST(usage_is_read_from_the_runtime, .group = &runtime_tests)
     ck_assert_int_eq(setenv("FAKE_CUDA_SPILLS", "48", 1), 0);
     ck_assert_int_eq(d->ops->module_function(d, module, "f", &function), 0);
     ck_assert(use.registers == 96 && use.spills == 48 && use.lds == 0 && use.occupancy == 0);
-    ck_assert_int_eq(d->ops->module_launch(d, function, &small, why, 8), 0);
+    ck_assert_int_eq(d->ops->module_launch(d, function, &small, why, 8, NULL), 0);
     ck_assert(use.lds == 4096 && use.occupancy == 65536 / (96 * 128));
     /* the canary has 256 threads, but its usage is not recorded */
     ck_assert_int_eq(d->ops->canary(d, &us), 0);
     ck_assert(use.lds == 4096 && use.occupancy == 65536 / (96 * 128));
-    ck_assert_int_eq(d->ops->module_launch(d, function, &large, why, 8), 0);
+    ck_assert_int_eq(d->ops->module_launch(d, function, &large, why, 8, NULL), 0);
     ck_assert(use.lds == 4096 && use.occupancy == 65536 / (96 * 256));
     ck_assert_int_eq(setenv("FAKE_CUDA_REGISTERS", "300", 1), 0);
-    ck_assert_int_eq(d->ops->module_launch(d, function, &large, why, 8), -E2BIG);
+    ck_assert_int_eq(d->ops->module_launch(d, function, &large, why, 8, NULL), -E2BIG);
     ck_assert_int_eq(use.occupancy, -1);
     d->use = NULL;
-    ck_assert_int_eq(d->ops->module_launch(d, function, &large, why, 8), 0);
+    ck_assert_int_eq(d->ops->module_launch(d, function, &large, why, 8, NULL), 0);
     (void)d->ops->module_unload(d, module);
     mf_device_close(d);
 }
@@ -225,9 +225,9 @@ MF_TEST(programmatic_launch_if_supported, .rows = MF_ARRAY_LEN(machines), .group
     ck_assert_int_eq(*programmatic, 0);
     ck_assert_int_eq(d->ops->module_load(d, MF_SOURCE_DIR "/README.md", why, sizeof(why), &module), 0);
     ck_assert_int_eq(d->ops->module_function(d, module, "f", &function), 0);
-    ck_assert_int_eq(d->ops->module_launch(d, function, &plain, why, 8), 0);
+    ck_assert_int_eq(d->ops->module_launch(d, function, &plain, why, 8, NULL), 0);
     ck_assert_int_eq(*programmatic, 0);
-    ck_assert_int_eq(d->ops->module_launch(d, function, &grid, why, 8), 0);
+    ck_assert_int_eq(d->ops->module_launch(d, function, &grid, why, 8, NULL), 0);
     ck_assert_int_eq(*programmatic, machines[_i].programmatic);
     (void)d->ops->module_unload(d, module);
     mf_device_close(d);
