@@ -17,40 +17,43 @@
 
 /* clang-format off */
 static const struct mf_command commands[] = {
-    {"submit", "FILE", "submit shapes from an untuned_fmoe.csv or JSON ('-': standard input)", mf_cmd_submit},
-    {"watch", "BATCH", "follow a batch with progress bars until it ends", mf_cmd_watch},
-    {"batches", "", "list the batches, newest first", mf_cmd_batches},
-    {"show", "BATCH", "show a batch, its tasks and why they wait", mf_cmd_show},
-    {"cancel", "BATCH", "cancel the unfinished tasks of a batch", mf_cmd_cancel},
-    {"rank", "[TASK]", "rank the pipelines of a task and show their cost per op", mf_cmd_rank},
-    {"why", "TASK|SHAPE [KERNEL]",
+    {"submit", MF_FARM, "FILE",
+     "submit shapes from an untuned_fmoe.csv or JSON ('-': standard input)", mf_cmd_submit},
+    {"watch", MF_FARM, "BATCH", "follow a batch with progress bars until it ends", mf_cmd_watch},
+    {"batches", MF_FARM, "", "list the batches, newest first", mf_cmd_batches},
+    {"show", MF_FARM, "BATCH", "show a batch, its tasks and why they wait", mf_cmd_show},
+    {"cancel", MF_FARM, "BATCH", "cancel the unfinished tasks of a batch", mf_cmd_cancel},
+    {"rank", MF_FARM, "[TASK]", "rank the pipelines of a task and show their cost per op", mf_cmd_rank},
+    {"why", MF_FARM, "TASK|SHAPE [KERNEL]",
      "explain why a kernel was not chosen: rejected, failed, slow, or lost the race", mf_cmd_why},
-    {"report", "BATCH ...",
+    {"report", MF_FARM, "BATCH ...",
      "compare winners with the lower bound of their device; show the workers' time by phase", mf_cmd_report},
-    {"workers", "", "list the workers and their current steps", mf_cmd_workers},
-    {"revive-worker", "WORKER", "end the quarantine of a worker (number or name)", mf_cmd_revive_worker},
-    {"drain", "WORKER", "drain a worker (number or name) after its current unit", mf_cmd_drain},
-    {"token", "ROLE NAME",
+    {"workers", MF_FARM, "", "list the workers and their current steps", mf_cmd_workers},
+    {"revive-worker", MF_FARM, "WORKER",
+     "end the quarantine of a worker (number or name)", mf_cmd_revive_worker},
+    {"drain", MF_FARM, "WORKER", "drain a worker (number or name) after its current unit", mf_cmd_drain},
+    {"token", MF_FARM, "ROLE NAME",
      "create an access token (read, submit, admin) or an enrolment token (worker)", mf_cmd_token},
-    {"tokens", "", "list the tokens, without their text", mf_cmd_tokens},
-    {"revoke-token", "TOKEN", "revoke a token", mf_cmd_revoke_token},
-    {"keys", "", "list the workers' keys", mf_cmd_keys},
-    {"revoke-key", "KEY", "revoke a worker's key and reject its messages", mf_cmd_revoke_key},
-    {"export", "", "print the tuned table, or write or merge it into a file", mf_cmd_export},
-    {"csv", "COMMAND FILE ...",
+    {"tokens", MF_FARM, "", "list the tokens, without their text", mf_cmd_tokens},
+    {"revoke-token", MF_FARM, "TOKEN", "revoke a token", mf_cmd_revoke_token},
+    {"keys", MF_FARM, "", "list the workers' keys", mf_cmd_keys},
+    {"revoke-key", MF_FARM, "KEY", "revoke a worker's key and reject its messages", mf_cmd_revoke_key},
+    {"export", MF_FARM, "", "print the tuned table, or write or merge it into a file", mf_cmd_export},
+    {"csv", MF_LOCAL, "COMMAND FILE ...",
      "check, merge and compare local tables; show which token counts they serve", mf_cmd_csv},
-    {"tune", "",
+    {"tune", MF_FARM, "",
      "tune shapes as gemm_moe_tune.py does, with its options, on a private farm or at --url", mf_cmd_tune},
-    {"release", "ACTION ...",
+    {"release", MF_FARM, "COMMAND ...",
      "freeze, list, stage, approve and roll back releases of the table", mf_cmd_release},
-    {"pull", "CHANNEL", "update a file to the approved release of a channel", mf_cmd_pull},
-    {"misses", "",
+    {"pull", MF_FARM, "CHANNEL", "update a file to the approved release of a channel", mf_cmd_pull},
+    {"misses", MF_FARM, "",
      "list the shapes that production looked up and did not find; --submit tunes them", mf_cmd_misses},
-    {"quarantine", "[revive KERNEL]",
+    {"quarantine", MF_FARM, "[revive KERNEL]",
      "list the quarantined kernels and the reasons; revive one (role admin)", mf_cmd_quarantine},
-    {"run-config", "[TABLE]",
+    {"run-config", MF_LOCAL, "[TABLE]",
      "run the rows of a tuned table on this machine and check their results and times", mf_cmd_run_config},
-    {"compare", "OLD NEW", "run two tuned tables on this machine and compare them", mf_cmd_compare},
+    {"compare", MF_LOCAL, "OLD NEW",
+     "run two tuned tables on this machine and compare them", mf_cmd_compare},
 };
 /* clang-format on */
 
@@ -58,12 +61,7 @@ static void print_help(FILE *out, const struct mf_opt *opts, size_t n)
 {
     mf_opts_help(out, "moefarm [options] COMMAND …", opts, n);
     fprintf(out, "\ncommands (moefarm COMMAND --help lists the options of each):\n");
-    for (size_t i = 0; i < MF_ARRAY_LEN(commands); i++) {
-        char left[64];
-
-        mf_format(left, sizeof(left), "%s %s", commands[i].name, commands[i].arguments);
-        fprintf(out, "  %-26s %s\n", left, commands[i].help);
-    }
+    mf_cli_print_commands(out, commands, MF_ARRAY_LEN(commands));
     fprintf(out, "\nexit codes:\n"
                  "  0  success\n"
                  "  1  completed with failures: a refused row, a failed task, a wrong or slower config\n"
@@ -86,11 +84,9 @@ static bool locale_is_utf8(void)
 
 static int run_command(struct mf_cli *cli, const char *name, int argc, char **argv)
 {
-    for (size_t i = 0; i < MF_ARRAY_LEN(commands); i++) {
-        if (!strcmp(commands[i].name, name))
-            return commands[i].run(cli, &commands[i], argc, argv);
-    }
-    return mf_cli_fail(MF_EXIT_USAGE, "unknown command '%s'; moefarm --help lists the commands", name);
+    const struct mf_command *command = mf_cli_find(commands, MF_ARRAY_LEN(commands), name);
+
+    return command ? command->run(cli, command, argc, argv) : MF_EXIT_USAGE;
 }
 
 static const char *from_environment(const char *name, const char *otherwise)

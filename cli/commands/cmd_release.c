@@ -225,56 +225,28 @@ static int unstage(struct mf_cli *cli, const struct mf_command *self, int argc, 
 /* ---- the actions ---- */
 
 /* clang-format off */
-static const struct {
-    const char *word;
-    struct mf_command command;
-} actions[] = {
-    {"freeze", {"release freeze", "",
-     "freeze the current export as a release, with the provenance of each row", freeze}},
-    {"list", {"release list", "", "list the releases, newest first", list}},
-    {"show", {"release show", "RELEASE",
-     "show a release (number or name): its rows, devices and rows left out", mf_release_show}},
-    {"diff", {"release diff", "RELEASE [OLDER]",
-     "compare a release with an older one (default: its predecessor)", mf_release_diff}},
-    {"stage", {"release stage", "CHANNEL RELEASE",
-     "stage a release for approval; creates the channel if it does not exist", stage}},
-    {"unstage", {"release unstage", "CHANNEL [RELEASE]", "withdraw the staged release", unstage}},
-    {"approve", {"release approve", "CHANNEL RELEASE",
-     "make the staged release current (role admin)", approve}},
-    {"rollback", {"release rollback", "CHANNEL [RELEASE]",
-     "roll back to the release approved before the current one (role admin)", rollback}},
-    {"channels", {"release channels", "", "list the channels, current and staged releases", channels}},
-    {"history", {"release history", "CHANNEL",
-     "list the moves of a channel with time, author and reason", mf_release_history}},
+static const struct mf_command commands[] = {
+    {"release freeze", MF_FARM, "",
+     "freeze the current export as a release, with the provenance of each row", freeze},
+    {"release list", MF_FARM, "", "list the releases, newest first", list},
+    {"release show", MF_FARM, "RELEASE",
+     "show a release (number or name): its rows, devices and rows left out", mf_release_show},
+    {"release diff", MF_FARM, "RELEASE [OLDER]",
+     "compare a release with an older one (default: its predecessor)", mf_release_diff},
+    {"release stage", MF_FARM, "CHANNEL RELEASE",
+     "stage a release for approval; creates the channel if it does not exist", stage},
+    {"release unstage", MF_FARM, "CHANNEL [RELEASE]", "withdraw the staged release", unstage},
+    {"release approve", MF_FARM, "CHANNEL RELEASE",
+     "make the staged release current (role admin)", approve},
+    {"release rollback", MF_FARM, "CHANNEL [RELEASE]",
+     "roll back to the release approved before the current one (role admin)", rollback},
+    {"release channels", MF_FARM, "", "list the channels, current and staged releases", channels},
+    {"release history", MF_FARM, "CHANNEL",
+     "list the moves of a channel with time, author and reason", mf_release_history},
 };
 /* clang-format on */
 
-static void print_actions(FILE *out)
-{
-    fprintf(out, "usage: moefarm release ACTION [options] …\n\n");
-    for (size_t i = 0; i < MF_ARRAY_LEN(actions); i++) {
-        char left[64];
-        mf_format(left, sizeof(left), "%s %s", actions[i].word, actions[i].command.arguments);
-        fprintf(out, "  %-26s %s\n", left, actions[i].command.help);
-    }
-    fprintf(out, "\nmoefarm release ACTION --help lists the options of each\n");
-}
-
 int mf_cmd_release(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
-    (void)self;
-    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
-        print_actions(stdout);
-        return MF_EXIT_OK;
-    }
-    for (size_t i = 0; argc > 1 && i < MF_ARRAY_LEN(actions); i++) {
-        if (strcmp(argv[1], actions[i].word) == 0)
-            return actions[i].command.run(cli, &actions[i].command, argc - 1, argv + 1);
-    }
-    if (argc < 2) {
-        print_actions(stderr);
-        return MF_EXIT_USAGE;
-    }
-    return mf_cli_fail(MF_EXIT_USAGE,
-                       "release: unknown action '%s'; moefarm release --help lists the actions", argv[1]);
+    return mf_cli_run_group(cli, self, commands, MF_ARRAY_LEN(commands), argc, argv);
 }

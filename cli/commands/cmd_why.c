@@ -274,6 +274,18 @@ static void print_correct_steps(const struct task_data *c, const char *kernel, s
     }
 }
 
+static int report_no_match(const struct task_data *c, const char *kernel)
+{
+    struct mf_why_similar similar = {0};
+    const cJSON *item;
+
+    cJSON_ArrayForEach (item, c->rejections)
+        mf_why_compare(&similar, kernel, mf_api_text(item, "family", ""), mf_api_text(item, "kernel", ""));
+    cJSON_ArrayForEach (item, c->steps)
+        mf_why_compare(&similar, kernel, mf_api_text(item, "family", ""), mf_api_text(item, "name", ""));
+    return mf_why_no_match(&similar, kernel);
+}
+
 int mf_cmd_why(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
     struct mf_why_local here = {.device = "cpu:0"};
@@ -333,9 +345,9 @@ int mf_cmd_why(struct mf_cli *cli, const struct mf_command *self, int argc, char
     print_correct_steps(&c, kernel, &n);
     if (n > SENTENCES_MAX)
         printf("… and %zu more; narrow the list with a pattern such as 'tile_s1_*'\n", n - SENTENCES_MAX);
+    if (n == 0 && kernel)
+        return report_no_match(&c, kernel);
     if (n == 0)
-        printf(kernel ? "no kernel '%s' was rejected, failed or measured\n"
-                      : "nothing was rejected, failed or measured yet%s\n",
-               kernel ? kernel : "");
+        printf("nothing was rejected, failed or measured yet\n");
     return MF_EXIT_OK;
 }

@@ -22,6 +22,7 @@ struct local {
     const char *kernel;    /* NULL: print all rejections and the number of legal steps */
     cJSON *json;           /* NULL: print text instead of JSON */
     size_t n_matches;
+    struct mf_why_similar similar;
     struct {
         char name[MF_FAMILY_NAME_MAX];
         size_t n;
@@ -48,7 +49,10 @@ static int on_step(struct mf_offer *o, const struct mf_step *step)
     char covers[MF_OPS_TEXT_MAX];
 
     count_step(l, step->family);
-    if (!l->kernel || !mf_why_match(l->kernel, step->family, step->name))
+    if (!l->kernel)
+        return 0;
+    mf_why_compare(&l->similar, l->kernel, step->family, step->name);
+    if (!mf_why_match(l->kernel, step->family, step->name))
         return 0;
     l->n_matches++;
     if (l->json)
@@ -71,6 +75,8 @@ __attribute__((format(printf, 5, 6))) static int on_rejection(struct mf_offer *o
     char reason[MF_REASON_MAX];
     va_list args;
 
+    if (l->kernel)
+        mf_why_compare(&l->similar, l->kernel, family, kernel);
     if (!mf_why_match(l->kernel, family, kernel))
         return 0;
     va_start(args, format);
@@ -153,6 +159,6 @@ int mf_why_local(struct mf_cli *cli, const struct mf_why_local *where, const cha
     if (!kernel)
         print_legal(&l);
     else if (l.n_matches == 0)
-        printf("no kernel '%s' is offered or rejected\n", kernel);
+        return mf_why_no_match(&l.similar, kernel);
     return MF_EXIT_OK;
 }

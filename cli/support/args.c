@@ -52,6 +52,57 @@ static int reorder(const struct mf_opt *opts, size_t n, int argc, char **argv)
     return 0;
 }
 
+const struct mf_command *mf_cli_find(const struct mf_command *commands, size_t n, const char *name)
+{
+    size_t best_distance = MF_MIN(strlen(name) / 2 + 1, 4); /* only smaller distances count */
+    const struct mf_command *best = NULL;
+
+    for (size_t i = 0; i < n; i++) {
+        const char *space = strrchr(commands[i].name, ' ');
+        const char *last = space ? space + 1 : commands[i].name;
+        size_t d = mf_edit_distance(name, strlen(name), last, strlen(last));
+
+        if (strcmp(last, name) == 0)
+            return &commands[i];
+        if (d < best_distance) {
+            best_distance = d;
+            best = &commands[i];
+        }
+    }
+    if (best)
+        (void)mf_cli_fail(MF_EXIT_USAGE, "unknown command '%s'; did you mean %s?", name, best->name);
+    else
+        (void)mf_cli_fail(MF_EXIT_USAGE, "unknown command '%s'; moefarm --help lists the commands", name);
+    return NULL;
+}
+
+void mf_cli_print_commands(FILE *out, const struct mf_command *commands, size_t n)
+{
+    char left[64];
+
+    for (size_t i = 0; i < n; i++) {
+        mf_format(left, sizeof(left), "%s %s", commands[i].name, commands[i].arguments);
+        fprintf(out, "  %-26s %s\n", left, commands[i].help);
+    }
+}
+
+int mf_cli_run_group(struct mf_cli *cli, const struct mf_command *self, const struct mf_command *commands,
+                     size_t n, int argc, char **argv)
+{
+    const char *name = argc > 1 ? argv[1] : "";
+    bool help = strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0;
+
+    if (argc > 1 && !help) {
+        const struct mf_command *command = mf_cli_find(commands, n, name);
+        return command ? command->run(cli, command, argc - 1, argv + 1) : MF_EXIT_USAGE;
+    }
+    FILE *out = help ? stdout : stderr;
+    fprintf(out, "usage: moefarm %s COMMAND …\n\n%s\n\n", self->name, self->help);
+    fprintf(out, "commands (moefarm %s COMMAND --help lists the options of each):\n", self->name);
+    mf_cli_print_commands(out, commands, n);
+    return help ? MF_EXIT_OK : MF_EXIT_USAGE;
+}
+
 void mf_cli_common(struct mf_cli *cli, struct mf_opt opts[MF_CLI_COMMON])
 {
     opts[0] = (struct mf_opt){.name = "url",
@@ -77,15 +128,21 @@ void mf_cli_common(struct mf_cli *cli, struct mf_opt opts[MF_CLI_COMMON])
 int mf_cli_parse(struct mf_cli *cli, const struct mf_command *self, const struct mf_opt *opts, size_t n,
                  int min, int max, int argc, char **argv, int *ret_rest)
 {
-    struct mf_opt all[OPTS_MAX];
+    struct mf_opt all[OPTS_MAX], common[MF_CLI_COMMON];
     char usage[512];
     int r;
 
     assert(n + MF_CLI_COMMON <= OPTS_MAX);
     for (size_t i = 0; i < n; i++)
         all[i] = opts[i];
-    mf_cli_common(cli, all + n);
-    n += MF_CLI_COMMON;
+    mf_cli_common(cli, common);
+    if (self->kind == MF_LOCAL) {
+        all[n] = common[MF_CLI_COMMON - 1];
+        all[n++].help = "print JSON";
+    } else {
+        memcpy(all + n, common, sizeof(common));
+        n += MF_CLI_COMMON;
+    }
     mf_format(usage, sizeof(usage), "moefarm %s [options] %s\n\n%s", self->name, self->arguments, self->help);
     r = reorder(all, n, argc, argv);
     if (r < 0)

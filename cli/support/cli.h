@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "common/base/opts.h"
 #include "common/net/http_client.h"
@@ -37,10 +38,26 @@ struct mf_cli {
     const struct mf_operators *operators;
 };
 
+enum mf_command_kind {
+    MF_FARM,  /* needs a coordinator, so it has the options --url, --token-file and --ca */
+    MF_LOCAL, /* works without a coordinator */
+};
+
 struct mf_command {
-    const char *name, *arguments, *help;
+    const char *name;
+    enum mf_command_kind kind;
+    const char *arguments, *help;
     int (*run)(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 };
+
+/* Prints one line per command. */
+void mf_cli_print_commands(FILE *out, const struct mf_command *commands, size_t n);
+/* Returns the command with this name, or NULL after a message that suggests a similar name. In the tables of
+ * `csv` and `release`, `name` is the last word of a command's name ("csv check"). */
+const struct mf_command *mf_cli_find(const struct mf_command *commands, size_t n, const char *name);
+/* Runs a command that consists of other commands: argv[1] is the name of one of them. */
+int mf_cli_run_group(struct mf_cli *cli, const struct mf_command *self, const struct mf_command *commands,
+                     size_t n, int argc, char **argv);
 
 int mf_cmd_submit(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 int mf_cmd_watch(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
@@ -68,8 +85,8 @@ int mf_cmd_quarantine(struct mf_cli *cli, const struct mf_command *self, int arg
 int mf_cmd_pull(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 int mf_cmd_run_config(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 
-/* Number of options that every command accepts. Users may also write these options before the command's name.
- */
+/* Number of options that every command accepts, except that a local command has only the last one, --json.
+ * Users may also write these options before the command's name. */
 #define MF_CLI_COMMON 4
 void mf_cli_common(struct mf_cli *cli, struct mf_opt opts[MF_CLI_COMMON]);
 /* Parses a command's arguments. Options of the command and common options may stand anywhere; argv is

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "cli/support/cli.h"
 
@@ -9,6 +10,15 @@
  * matches all kernels of the family. The `kernel` of a rejection may itself be a pattern for several kernels:
  * "tile_s1_m128*", or "*" for the whole family. */
 bool mf_why_match(const char *pattern, const char *family, const char *kernel);
+
+/* The kernel name most similar to a pattern that matches no kernel. */
+struct mf_why_similar {
+    char name[256]; /* "family:kernel"; "" if no name is similar */
+    size_t distance;
+};
+void mf_why_compare(struct mf_why_similar *best, const char *pattern, const char *family, const char *kernel);
+/* Prints that no kernel matches the pattern, and the most similar name. Returns the exit code. */
+int mf_why_no_match(const struct mf_why_similar *best, const char *pattern);
 
 struct mf_why_local {
     const char *device;   /* "cpu:0", "sim:gfx942/304:0" */

@@ -28,7 +28,11 @@ static const struct {
     const char *says;
 } usage_cases[] = {
     {{NULL}, 2, "commands"},
-    {{"frob"}, 2, "unknown command 'frob'"},
+    {{"frob"}, 2, "unknown command 'frob'; moefarm --help lists the commands"},
+    {{"statsu"}, 2, "unknown command 'statsu'; moefarm --help lists the commands"},
+    {{"exprot"}, 2, "unknown command 'exprot'; did you mean export?"},
+    {{"csv", "chekc"}, 2, "unknown command 'chekc'; did you mean csv check?"},
+    {{"csv", "check", "--url", "http://a"}, 2, "unknown option --url"},
     {{"submit"}, 2, "missing argument; usage: moefarm submit [options] FILE"},
     {{"submit", "/nonexistent.csv"}, 2, "/nonexistent.csv: No such file"},
     {{"show", "1", "2"}, 2, "too many arguments"},
@@ -43,7 +47,7 @@ static const struct {
     {{"export", "--consumer", "vllm"}, 2, "--consumer vllm writes several files; give -o FOLDER"},
     {{"export", "--triton-version", "3.6.0"}, 2, "requires --consumer vllm or sglang"},
     {{"release"}, 2, "rollback CHANNEL [RELEASE]"},
-    {{"release", "frieze"}, 2, "unknown action 'frieze'"},
+    {{"release", "frieze"}, 2, "unknown command 'frieze'; did you mean release freeze?"},
     {{"release", "show"}, 2, "usage: moefarm release show [options] RELEASE"},
     {{"release", "stage", "a/b", "1"}, 2, "'a/b' is not a channel name"},
     {{"release", "stage", "stable", "1;2"}, 2, "'1;2' is not the number or name of a release"},
@@ -820,6 +824,22 @@ MF_TEST(why, .rows = MF_ARRAY_LEN(why_cases))
     r = moefarm(server.url, "why", "1", why_cases[_i].kernel, NULL);
     assert_code(r, 0);
     assert_says(r.out, why_cases[_i].says);
+}
+
+static const struct {
+    const char *kernel, *says;
+} why_unknown_cases[] = {
+    {"tile:f", "no kernel matches 'tile:f'; did you mean 'tile:"},
+    {"onednm_x", "no kernel matches 'onednm_x'; did you mean 'lib:onednn_*'?"},
+    {"nosuchkernel", "no kernel matches 'nosuchkernel'; leave the name out to list the kernels"},
+};
+
+MF_TEST(why_of_an_unknown_kernel_fails, .rows = MF_ARRAY_LEN(why_unknown_cases))
+{
+    fake_http_start(&server, task_answers, MF_ARRAY_LEN(task_answers));
+    struct ran r = moefarm(server.url, "why", "1", why_unknown_cases[_i].kernel, NULL);
+    assert_code(r, 2);
+    assert_says(r.err, why_unknown_cases[_i].says);
 }
 
 /* Text from workers and submitters is printed without terminal control characters such as ESC, BEL and U+009B
