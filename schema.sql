@@ -155,8 +155,10 @@ CREATE TABLE task (                     -- one shape of a batch on one device cl
                                                'done', 'comparing', 'failed', 'cancelled')),
     reason      TEXT NOT NULL DEFAULT '', -- failed: why it failed; waiting: what it waits for
     model       INTEGER REFERENCES device_model, -- set by the first probe: one model per task
-    n_steps     INTEGER NOT NULL DEFAULT 0, -- number of steps to measure
+    n_candidates INTEGER NOT NULL DEFAULT 0, -- number of steps that may be measured
+    n_steps     INTEGER NOT NULL DEFAULT 0, -- number of them in units; with a time budget it grows by rounds
     n_measured  INTEGER NOT NULL DEFAULT 0, -- number of steps with a deciding result
+    probe_ms    INTEGER NOT NULL DEFAULT 0, -- time that workers spent on its probes, for the time budget
     ended_ms    INTEGER,
     worker      INTEGER,                -- shape_grouped: the only worker that may measure the task; NULL: any
     UNIQUE (batch, shape, class),

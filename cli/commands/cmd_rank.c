@@ -157,6 +157,16 @@ static void add_config(struct mf_buf *out, const cJSON *config, bool utf8)
         (void)mf_buf_addf(out, "\n  UNSTABLE: %s", unstable);
 }
 
+/* Prints which share of the candidates was measured, if a search selected a part (time_budget). */
+static void add_share(struct mf_buf *out, const cJSON *task)
+{
+    int64_t n = mf_api_i64(task, "candidates", 0), measured = mf_api_i64(task, "measured", 0);
+
+    if (n > mf_api_i64(task, "steps", 0))
+        (void)mf_buf_addf(out, "  measured %" PRId64 " of %" PRId64 " candidates (%.1f%%)\n", measured, n,
+                          100 * (double)measured / (double)n);
+}
+
 /* Prints the winners of all consumers side by side: what changing the kernels would gain. */
 static void add_consumers(struct mf_buf *out, const cJSON *task)
 {
@@ -195,6 +205,7 @@ static void add_task(struct mf_buf *out, const cJSON *task, bool utf8)
     else if (*mf_api_text(task, "reason", ""))
         (void)mf_buf_addf(out, ": %s", mf_api_text(task, "reason", ""));
     (void)mf_buf_adds(out, "\n");
+    add_share(out, task);
     add_consumers(out, task);
     add_layout(out, task);
     mf_api_promotion(task, out);

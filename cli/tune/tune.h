@@ -37,14 +37,14 @@ struct mf_tune_options {
     bool verbose, split_k, shape_grouped, all, last, compare, update_improved, grouped_gemm, mxfp4_flydsl;
     /* moefarm's own options */
     const char *devices, *families, *python, *family_py, *aiter_dir, *classes, *state, *consumer, *routing;
-    int64_t topk;
+    int64_t topk, time_budget_s;
     const char *candidates;
     struct mf_aiter_env env; /* AITER's environment variables */
     bool simulated, compat;
     /* derived from the options */
     bool sorted, for_aiter;
 };
-#define MF_TUNE_N_OPTIONS 49
+#define MF_TUNE_N_OPTIONS 50
 /* Fills the option table. opts has room for MF_TUNE_N_OPTIONS options; *ret_n is the number used. */
 void mf_tune_options(struct mf_tune_options *o, struct mf_opt *opts, size_t *ret_n);
 /* Sets the defaults, including AITER_CONFIG_FMOE. */

@@ -36,6 +36,7 @@ static const struct {
 void mf_tune_options(struct mf_tune_options *o, struct mf_opt *opts, size_t *ret_n)
 {
     const struct mf_batch_option *topk = mf_batch_option_find("topk");
+    const struct mf_batch_option *budget = mf_batch_option_find("time_budget");
     const struct mf_batch_option *warmup = mf_batch_option_find("warmup");
     const struct mf_batch_option *iters = mf_batch_option_find("iters");
     /* clang-format off */
@@ -109,6 +110,9 @@ void mf_tune_options(struct mf_tune_options *o, struct mf_opt *opts, size_t *ret
          "routing profile, as for moefarm submit (default: uniform)", 0, 0},
         {"topk",                MF_OPT_INT,      &o->topk,          "N",
          "finalists per race", (int64_t)topk->min, (int64_t)topk->max},
+        {"time-budget",         MF_OPT_INT,      &o->time_budget_s, "S",
+         "seconds to spend on the candidates of a shape: a search selects a part; 0 measures all",
+         (int64_t)budget->min, (int64_t)budget->max},
         {"compat",              MF_OPT_BOOL,     &o->compat,        NULL,
          "also rank by AITER's additive rule and print its winners next to the race's", 0, 0},
         {"candidates",          MF_OPT_TEXT,     &o->candidates,    "FILE",

@@ -88,6 +88,7 @@ static cJSON *make_options(const struct mf_tune_options *o, const struct mf_devi
     add_option(options, "classes", text);
     cJSON_AddNumberToObject(options, "err_ratio", o->err_ratio);
     add_count(options, "topk", o->topk, true);
+    add_count(options, "time_budget", o->time_budget_s, o->time_budget_s > 0);
     add_count(options, "time_cap_ms", MF_MIN(o->timeout_s * 1000, timeout_max_ms), o->timeout_s > 0);
     add_count(options, "warmup", o->warmup, o->warmup >= 0);
     add_count(options, "iters", o->iters, o->iters >= 0);

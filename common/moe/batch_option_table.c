@@ -183,6 +183,16 @@ static const struct mf_batch_option table[] = {
      .argument = "MS",
      .summary = "time limit of a step in ms",
      .for_units = true},
+    {.name = "time_budget",
+     .type = MF_OPTION_INT,
+     FIELD(time_budget),
+     .max = 1000000,
+     .initial = "0",
+     .argument = "S",
+     .summary =
+         "seconds that workers may spend on the candidates of a task, of which a search then selects a "
+         "part; 0 measures all",
+     .if_changed = true},
     {.name = "routing",
      .type = MF_OPTION_ROUTING,
      FIELD(routing),

@@ -37,6 +37,8 @@ struct mf_batch_options {
     int64_t topk;        /* finalists: the K cheapest pipelines */
     double err_ratio;    /* AITER's maximum mismatch ratio */
     int64_t time_cap_ms; /* time limit per step */
+    /* seconds that workers may spend on a task's probes; 0: all candidates are measured */
+    int64_t time_budget;
     struct mf_routing routing;
     enum mf_search search;
     /* Consumers of the tables. MF_CONSUMER_AITER: also tune the key that AITER's production lookup computes

@@ -502,6 +502,17 @@ static int check_min_effect(const struct mf_submission_work *w, bool json, struc
         "min_effect: has no effect without promote=improved or a baseline; add promote=improved");
 }
 
+/* Refuses a time budget if every candidate is measured, or none. */
+static int check_time_budget(const struct mf_submission_work *w, bool json, struct mf_response *p)
+{
+    const struct mf_batch_options *o = &w->submission.options;
+    if (o->time_budget == 0 || o->search == MF_SEARCH_RACE)
+        return 0;
+    return mf_refuse_at(p, 400, json ? "options.time_budget" : "time_budget", "conflict",
+                        "time_budget: has no effect with search=%s; leave out one of them",
+                        mf_search_name(o->search));
+}
+
 static void name_by_default(struct mf_submission_work *w)
 {
     if (!w->name[0])
@@ -535,6 +546,8 @@ int mf_api_submit_read(void *reader, struct mf_request *r)
         e = mf_baseline_check(w, &r->response);
     if (e == 0)
         e = check_min_effect(w, json, &r->response);
+    if (e == 0)
+        e = check_time_budget(w, json, &r->response);
     if (e == 0 && report_unlisted(w) < 0)
         e = mf_refuse_errno(&r->response, -ENOMEM, "list the errors");
     if (e < 0)

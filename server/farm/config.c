@@ -83,6 +83,10 @@ static char *print_provenance(struct mf_farm *f, const struct mf_task *g, const 
     mf_json_add_i64(json, "seed", o->seed);
     cJSON_AddStringToObject(json, "routing", routing);
     cJSON_AddStringToObject(json, "search", mf_search_name(o->search));
+    if (o->time_budget > 0) {
+        mf_json_add_i64(json, "candidates", g->counts.candidates);
+        mf_json_add_i64(json, "measured", g->counts.measured);
+    }
     cJSON_AddStringToObject(json, "layout", mf_batch_layout(o));
     cJSON_AddStringToObject(json, "method", method);
     cJSON_AddStringToObject(json, "consumer", mf_consumer_name(lease->consumer));

@@ -535,6 +535,15 @@ int mf_deliver_refused(struct mf_farm *f, struct mf_slot *slot, const cJSON *jso
     return mf_lease_fail_and_cancel(f, l, reason);
 }
 
+/* Charges the time since the slot's last result to the probes of the lease's task. A worker runs its leases
+ * one after the other, so this is the time that the result took. */
+static void charge(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l)
+{
+    if (l->kind == MF_UNIT_PROBE)
+        l->task->counts.probe_ms += f->now_ms - slot->progress_ms;
+    slot->progress_ms = f->now_ms;
+}
+
 int mf_deliver(struct mf_farm *f, struct mf_slot *slot, const cJSON *json, const char **ret_why)
 {
     struct mf_result_message m;
@@ -543,6 +552,7 @@ int mf_deliver(struct mf_farm *f, struct mf_slot *slot, const cJSON *json, const
     struct mf_lease *l = find_lease(f, slot, &m);
     if (!l)
         return handle_late(f, slot, &m, json, ret_why);
+    charge(f, slot, l);
     int r = m.differs ? mf_store_enumeration_dispute(f->store, m.step, m.pipeline, slot->id) : 0;
     if (r < 0)
         return r;

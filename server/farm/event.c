@@ -55,7 +55,8 @@ void mf_events_publish(struct mf_farm *f)
 }
 
 struct task_event {
-    int64_t batch, task, n_steps, n_measured;
+    int64_t batch, task;
+    struct mf_task_counts counts;
     enum mf_task_state state;
     const char *reason;
 };
@@ -66,8 +67,9 @@ static int add_task_event(struct mf_farm *f, const struct task_event *t)
     mf_json_add_i64(body, "batch", t->batch);
     mf_json_add_i64(body, "task", t->task);
     cJSON_AddStringToObject(body, "state", mf_task_state_name(t->state));
-    mf_json_add_i64(body, "steps", t->n_steps);
-    mf_json_add_i64(body, "measured", t->n_measured);
+    mf_json_add_i64(body, "candidates", t->counts.candidates);
+    mf_json_add_i64(body, "steps", t->counts.steps);
+    mf_json_add_i64(body, "measured", t->counts.measured);
     cJSON_AddStringToObject(body, "reason", t->reason);
     return mf_event_add(f, t->batch, "task", body);
 }
@@ -76,12 +78,10 @@ int mf_event_task(struct mf_farm *f, struct mf_task *g, const char *reason)
 {
     g->published_ms = f->now_ms;
     g->changed = false;
-    return add_task_event(f, &(struct task_event){.batch = g->batch->id,
-                                                  .task = g->id,
-                                                  .state = g->state,
-                                                  .n_steps = g->n_steps,
-                                                  .n_measured = g->n_measured,
-                                                  .reason = reason});
+    return add_task_event(
+        f,
+        &(struct task_event){
+            .batch = g->batch->id, .task = g->id, .state = g->state, .counts = g->counts, .reason = reason});
 }
 
 int mf_event_task_ended(struct mf_farm *f, int64_t batch, int64_t task, enum mf_task_state state)

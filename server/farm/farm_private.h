@@ -63,7 +63,7 @@ struct mf_task {
     struct mf_shape shape;
     char row[MF_SHAPE_TEXT_MAX];
     char layer_model[MF_SHAPE_TEXT_MAX];
-    int64_t n_steps, n_measured;
+    struct mf_task_counts counts;
     mf_consumers consumers;    /* consumers that the task serves */
     mf_consumers lost;         /* those of them that get no config */
     int64_t open_units;        /* number of units that are ready or leased */
@@ -389,7 +389,7 @@ int mf_units_load(struct mf_farm *f);
 int mf_units_dispatch(struct mf_farm *f);
 int mf_units_expire(struct mf_farm *f);
 /* Assigns the unit to the slot. */
-void mf_lease_assign(struct mf_lease *l, struct mf_slot *slot);
+void mf_lease_assign(struct mf_farm *f, struct mf_lease *l, struct mf_slot *slot);
 void mf_lease_extend(struct mf_farm *f, struct mf_lease *l);
 /* Marks the unit as done and removes the lease from the map. The caller frees the lease. */
 int mf_lease_done(struct mf_farm *f, struct mf_lease *l);

@@ -191,7 +191,7 @@ static int reclaim_leases(struct mf_farm *f, struct mf_slot *slot, const cJSON *
         if (!l || l->attempt != attempt || l->epoch != epoch || l->worker != slot->id || l->slot ||
             slot->quarantined)
             continue;
-        mf_lease_assign(l, slot);
+        mf_lease_assign(f, l, slot);
         mf_lease_extend(f, l);
         (void)mf_buf_addf(keep, "%s{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 "}", keep->len ? "," : "",
                           unit, attempt);

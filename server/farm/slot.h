@@ -50,7 +50,8 @@ struct mf_slot {
     bool starved;      /* the last search found no unit; cleared when units of its class become ready */
     int64_t last_task; /* task whose data the worker still has, for affinity */
     int n_leases;
-    int64_t unit; /* unit that was running at the last BEAT; 0: none */
+    int64_t progress_ms; /* monotonic: its last result, or the lease that ended its idle time */
+    int64_t unit;        /* unit that was running at the last BEAT; 0: none */
     char step[160];
     double busy_s[MF_N_PHASES];
     int64_t n_results, n_deaths;

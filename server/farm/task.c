@@ -9,7 +9,8 @@
  *   enumerating  an enumeration of the task is incomplete; there is one for each family of the batch. Tasks
  *                may share an enumeration; then one of them has the unit. In a batch with search=enumerate,
  *                the task ends when the enumerations are complete
- *   probing      every step to measure is in a unit that is ready, leased or done
+ *   probing      every step to measure is in a unit that is ready, leased or done. With a time budget, only
+ *                those of a round of the search (task_search.h); at its end the next round begins
  *   ranking      each step has a deciding result; the task waits for the other tasks of its layer model
  *   racing       its pipelines are stored and a race unit is open. After the race the task has a config and
  *                its regret races are open. Then it waits for the tasks of its layer model with more tokens,
@@ -34,6 +35,7 @@
 #include "server/farm/promote.h"
 #include "server/farm/regret.h"
 #include "server/farm/step_selection.h"
+#include "server/farm/task_search.h"
 #include "server/store/store_family.h"
 
 #include <assert.h>
@@ -126,8 +128,7 @@ static int load(struct mf_farm *f, struct mf_task *g)
     g->class_id = row.class;
     g->model = row.model;
     g->state = row.state;
-    g->n_steps = row.n_steps;
-    g->n_measured = row.n_measured;
+    g->counts = row.counts;
     memcpy(g->row, row.row, sizeof(g->row));
     memcpy(g->layer_model, row.layer_model, sizeof(g->layer_model));
     return 0;
@@ -169,7 +170,7 @@ static int touch(struct mf_farm *f, struct mf_task *g)
 
 static int write_counters(struct mf_farm *f, struct mf_task *g)
 {
-    int r = g->dirty ? mf_store_task_set_counts(f->store, g->id, g->n_steps, g->n_measured) : 0;
+    int r = g->dirty ? mf_store_task_set_counts(f->store, g->id, &g->counts) : 0;
     g->dirty = false;
     return r;
 }
@@ -366,7 +367,7 @@ static int add_probe_units(struct mf_farm *f, struct mf_task *g, struct mf_step_
 static int end_with_steps(struct mf_farm *f, struct mf_task *g)
 {
     char reason[80];
-    mf_format(reason, sizeof(reason), "%" PRId64 " steps would be measured", g->n_steps);
+    mf_format(reason, sizeof(reason), "%" PRId64 " steps would be measured", g->counts.steps);
     int r = enter(f, g, MF_TASK_DONE, reason);
     return r < 0 ? r : mf_batch_check(f, g->batch);
 }
@@ -402,7 +403,14 @@ static int begin_probing(struct mf_farm *f, struct mf_task *g, struct mf_step_se
 {
     if (g->batch->options.search == MF_SEARCH_ENUMERATE)
         return end_with_steps(f, g);
-    int r = enter(f, g, MF_TASK_PROBING, "");
+    int r = 0;
+    if (mf_task_search_applies(g)) {
+        r = mf_task_search_next(f, g, selected);
+        g->counts.steps = (int64_t)selected->n;
+        g->dirty = true;
+    }
+    if (r == 0)
+        r = enter(f, g, MF_TASK_PROBING, "");
     return r < 0 ? r : add_probe_units(f, g, selected);
 }
 
@@ -418,10 +426,9 @@ static int probe(struct mf_farm *f, struct mf_task *g)
         r = mf_store_rejections_add_refused(f->store, g->enumeration, g->batch->id, g->class_id);
     if (r == 0)
         r = mf_steps_select(f, g, &selected);
-    g->n_steps = (int64_t)selected.n;
-    g->n_measured = 0;
+    g->counts = (struct mf_task_counts){.candidates = (int64_t)selected.n, .steps = (int64_t)selected.n};
     if (r == 0)
-        r = mf_store_task_set_counts(f->store, g->id, g->n_steps, 0);
+        r = mf_store_task_set_counts(f->store, g->id, &g->counts);
     if (r == 0)
         r = check_consumers(f, g, &selected);
     if (r == 0 && g->state != MF_TASK_FAILED)
@@ -486,17 +493,37 @@ int mf_tasks_enumerated(struct mf_farm *f, int64_t enumeration, const char *fail
 int mf_task_measured(struct mf_farm *f, struct mf_task *g, mf_ops covers, int64_t worker,
                      enum mf_status status, double us)
 {
-    g->n_measured++;
+    g->counts.measured++;
     g->dirty = g->changed = true;
     if (status == MF_STATUS_OK)
         mf_best_times_add(&g->best, covers, worker, us);
     return touch(f, g);
 }
 
+/* Starts the next round of the task's search. Returns 1, or 0 if the search has ended. */
+static int start_round(struct mf_farm *f, struct mf_task *g)
+{
+    struct mf_step_selection selected = {.n = 0};
+    int r = mf_steps_select(f, g, &selected);
+    if (r == 0)
+        r = mf_task_search_next(f, g, &selected);
+    size_t n = r == 0 ? selected.n : 0;
+    g->counts.steps += (int64_t)n;
+    if (n > 0)
+        r = mf_store_task_set_counts(f->store, g->id, &g->counts);
+    if (r == 0 && n > 0)
+        r = add_probe_units(f, g, &selected);
+    free(selected.steps);
+    return r < 0 ? r : n > 0;
+}
+
 int mf_task_probed(struct mf_farm *f, struct mf_task *g)
 {
     assert(g->state == MF_TASK_PROBING);
-    int r = enter(f, g, MF_TASK_RANKING, "");
+    int r = mf_task_search_applies(g) ? start_round(f, g) : 0;
+    if (r != 0)
+        return r < 0 ? r : 0;
+    r = enter(f, g, MF_TASK_RANKING, "");
     return r < 0 ? r : mf_rank_task(f, g);
 }
 

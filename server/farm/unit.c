@@ -230,11 +230,12 @@ static int64_t lease_limit_ms(const struct mf_farm *f, const struct mf_lease *l)
     return (int64_t)ms;
 }
 
-void mf_lease_assign(struct mf_lease *l, struct mf_slot *slot)
+void mf_lease_assign(struct mf_farm *f, struct mf_lease *l, struct mf_slot *slot)
 {
     l->slot = slot;
     l->worker = slot->id;
-    slot->n_leases++;
+    if (slot->n_leases++ == 0)
+        slot->progress_ms = f->now_ms;
     if (l->kind != MF_UNIT_ENUMERATE) /* enumerations create no data */
         slot->last_task = l->task->id;
     slot->dirty = true;
@@ -287,7 +288,7 @@ static int grant(struct mf_farm *f, struct mf_slot *slot, const struct mf_unit_r
         return r;
     bool is_new_shape = slot->last_task != row->task;
     mf_buf_init(&text, MF_UNIT_TEXT_MAX);
-    mf_lease_assign(l, slot);
+    mf_lease_assign(f, l, slot);
     r = mf_map_put(&f->leases, (uint64_t)l->unit, l);
     if (r == 0)
         r = record_granted_tag(f, row);

@@ -109,7 +109,9 @@ function drawHead(g) {
       : null,
     el('dl', { class: 'tiles' },
       tile('State', badge(g.state), g.model || ''),
-      tile('Steps measured', `${g.measured}`, `of ${g.steps}`),
+      tile('Steps measured', `${g.measured}`, g.candidates > g.steps
+        ? `of ${g.candidates} candidates, ${percent(g.measured / g.candidates)}`
+        : `of ${g.steps}`),
       c ? [
         tile('Layer', toPipeline(c.pipeline, us(c.us)),
           (c.mad !== null ? `± ${us(c.mad)}, ` : '') + `${c.n} samples`),

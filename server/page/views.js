@@ -175,7 +175,8 @@ function drawBatchHead(b, redraw) {
     el('dl', { class: 'tiles' },
       tile('State', badge(b.state)),
       tile('Tasks done', `${b.done}`, `of ${b.tasks}` + (b.failed ? `, ${b.failed} failed` : '')),
-      tile('Steps measured', `${b.measured}`, `of ${b.steps}`),
+      tile('Steps measured', `${b.measured}`, b.candidates > b.steps
+        ? `of ${b.candidates} candidates` : `of ${b.steps}`),
       tile(b.state === 'open' ? 'Time left' : 'Duration', batchTime(b), 'submitted ' + ago(b.created_ms))),
     el('section', {},
       batchProgress(b),

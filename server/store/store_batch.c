@@ -206,8 +206,9 @@ int mf_store_task_get(struct mf_store *s, int64_t task, struct mf_task_row *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql_first(s,
-                         "SELECT g.batch, g.shape, g.class, g.model, g.state, g.n_steps, g.n_measured,"
-                         " s.row, s.layer_model FROM task g JOIN shape s ON s.id = g.shape WHERE g.id = ?",
+                         "SELECT g.batch, g.shape, g.class, g.model, g.state, g.n_candidates, g.n_steps,"
+                         " g.n_measured, g.probe_ms, s.row, s.layer_model FROM task g JOIN shape s ON s.id = "
+                         "g.shape WHERE g.id = ?",
                          &q, "i", task);
     if (r <= 0)
         return r < 0 ? r : -ENOENT;
@@ -216,14 +217,13 @@ int mf_store_task_get(struct mf_store *s, int64_t task, struct mf_task_row *ret)
         .shape = mf_sql_i64(q, 1),
         .class = mf_sql_i64(q, 2),
         .model = mf_sql_i64(q, 3),
-        .n_steps = mf_sql_i64(q, 5),
-        .n_measured = mf_sql_i64(q, 6),
+        .counts = {mf_sql_i64(q, 5), mf_sql_i64(q, 6), mf_sql_i64(q, 7), mf_sql_i64(q, 8)},
     };
     r = mf_task_state_parse(mf_sql_text(q, 4), &ret->state);
     if (r == 0)
-        r = mf_copy(ret->row, sizeof(ret->row), mf_sql_text(q, 7));
+        r = mf_copy(ret->row, sizeof(ret->row), mf_sql_text(q, 9));
     if (r == 0)
-        r = mf_copy(ret->layer_model, sizeof(ret->layer_model), mf_sql_text(q, 8));
+        r = mf_copy(ret->layer_model, sizeof(ret->layer_model), mf_sql_text(q, 10));
     return r;
 }
 
@@ -266,10 +266,11 @@ int mf_store_task_first_enumeration(struct mf_store *s, int64_t task, int64_t *r
     return r < 0 ? r : 0;
 }
 
-int mf_store_task_set_counts(struct mf_store *s, int64_t task, int64_t n_steps, int64_t n_measured)
+int mf_store_task_set_counts(struct mf_store *s, int64_t task, const struct mf_task_counts *c)
 {
-    return mf_sql_write(s, "UPDATE task SET n_steps = ?, n_measured = ? WHERE id = ?", "iii", n_steps,
-                        n_measured, task);
+    return mf_sql_write(
+        s, "UPDATE task SET n_candidates = ?, n_steps = ?, n_measured = ?, probe_ms = ? WHERE id = ?",
+        "iiiii", c->candidates, c->steps, c->measured, c->probe_ms, task);
 }
 
 int mf_store_task_set_model(struct mf_store *s, int64_t task, int64_t model)

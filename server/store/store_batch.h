@@ -61,10 +61,16 @@ int mf_store_task_consumers(struct mf_store *s, int64_t task, mf_consumers *ret_
 int mf_store_task_lose(struct mf_store *s, int64_t task, enum mf_consumer consumer, const char *reason);
 /* Formats the reasons of all consumers: one reason if they are equal, else "aiter: …; vllm: …". */
 int mf_store_task_reasons(struct mf_store *s, int64_t task, char *ret, size_t cap);
+struct mf_task_counts {
+    int64_t candidates; /* steps that may be measured */
+    int64_t steps;      /* those of them in units; with a time budget it grows by rounds */
+    int64_t measured;   /* those of them with a deciding result */
+    int64_t probe_ms;   /* time that workers spent on its probes */
+};
 struct mf_task_row {
     int64_t batch, shape, class, model;
     enum mf_task_state state;
-    int64_t n_steps, n_measured;
+    struct mf_task_counts counts;
     char row[MF_SHAPE_TEXT_MAX];
     char layer_model[MF_SHAPE_TEXT_MAX];
 };
@@ -82,7 +88,7 @@ int mf_store_task_enumerations_open(struct mf_store *s, int64_t task, struct mf_
 /* Finds the first enumeration of the task. Rejections that concern no single family belong to it. *ret 0: the
  * task has none. */
 int mf_store_task_first_enumeration(struct mf_store *s, int64_t task, int64_t *ret);
-int mf_store_task_set_counts(struct mf_store *s, int64_t task, int64_t n_steps, int64_t n_measured);
+int mf_store_task_set_counts(struct mf_store *s, int64_t task, const struct mf_task_counts *c);
 /* Sets the device model unless the task has one. */
 int mf_store_task_set_model(struct mf_store *s, int64_t task, int64_t model);
 /* Pins the task to the worker unless it is pinned already. */

@@ -22,13 +22,13 @@ static int take(cJSON *item, cJSON **ret)
 
 /* ---- batches ---- */
 
-#define BATCH_COLUMNS                                                                            \
-    "SELECT b.id AS id, b.name AS name, iif(b.receipt = '', 'submitting', b.state) AS state,"    \
-    " b.priority AS priority, b.created_ms AS created_ms,"                                       \
-    " b.ended_ms AS ended_ms, count(g.id) AS tasks, coalesce(sum(g.state = 'done'), 0) AS done," \
-    " coalesce(sum(g.state = 'failed'), 0) AS failed, coalesce(sum(g.n_steps), 0) AS steps,"     \
-    " coalesce(sum(g.n_measured), 0) AS measured"
-#define BATCH_TYPES "ittiiiiiiii"
+#define BATCH_COLUMNS                                                                                  \
+    "SELECT b.id AS id, b.name AS name, iif(b.receipt = '', 'submitting', b.state) AS state,"          \
+    " b.priority AS priority, b.created_ms AS created_ms,"                                             \
+    " b.ended_ms AS ended_ms, count(g.id) AS tasks, coalesce(sum(g.state = 'done'), 0) AS done,"       \
+    " coalesce(sum(g.state = 'failed'), 0) AS failed, coalesce(sum(g.n_candidates), 0) AS candidates," \
+    " coalesce(sum(g.n_steps), 0) AS steps, coalesce(sum(g.n_measured), 0) AS measured"
+#define BATCH_TYPES "ittiiiiiiiii"
 
 int mf_read_batches(struct mf_store *s, const struct mf_page *page, struct mf_list *ret)
 {
@@ -191,7 +191,8 @@ int mf_read_batch(struct mf_store *s, int64_t id, cJSON **ret)
 #define TASK_COLUMNS                                                                                         \
     "SELECT g.id AS id, g.batch AS batch, s.row, s.layer_model AS layer_model, c.gfx || '/' || c.cu_num AS " \
     "class,"                                                                                                 \
-    " m.name AS model, g.state AS state, g.reason AS reason, g.n_steps AS steps, g.n_measured AS measured,"  \
+    " m.name AS model, g.state AS state, g.reason AS reason, g.n_candidates AS candidates,"                  \
+    " g.n_steps AS steps, g.n_measured AS measured,"                                                         \
     " g.ended_ms AS ended_ms, f.us AS us, f.mad AS mad, f.n AS n,"                                           \
     " f.unstable AS unstable, f.pipeline AS pipeline, p.structure AS structure, x.decision AS decision,"     \
     " o.consumer AS consumer,"                                                                               \
@@ -203,8 +204,8 @@ int mf_read_batch(struct mf_store *s, int64_t id, cJSON **ret)
                 " f.consumer = o.consumer LEFT JOIN pipeline p ON p.id = f.pipeline LEFT JOIN promotion x "  \
                 "ON x.task ="                                                                                \
                 " g.id AND x.consumer = o.consumer"
-#define TASK_TYPES "ii.tttttiiiddititt" /* consumer: */ "t."
-enum { TASK_ROW = 2, TASK_STEPS = 19 };
+#define TASK_TYPES "ii.tttttiiiiddititt" /* consumer: */ "t."
+enum { TASK_ROW = 2, TASK_STEPS = 20 };
 
 /* Returns ["family:step", …] for a JSON array of step ids. */
 static cJSON *names_json(struct mf_store *s, const char *steps)

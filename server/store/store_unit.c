@@ -400,6 +400,57 @@ int mf_store_steps_each(struct mf_store *s, int64_t task, int64_t class, int64_t
     return r;
 }
 
+int mf_store_search_each(struct mf_store *s, int64_t task, mf_search_fn fn, void *context)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(s,
+                   "SELECT s.id, json_extract(s.body, '$.needs', '$.gives'), r.id IS NOT NULL, r.us"
+                   " FROM task_enumeration t JOIN step s ON s.enumeration = t.enumeration"
+                   " LEFT JOIN result r INDEXED BY result_final ON r.task = ?1 AND r.step = s.id"
+                   " AND r.final = 1 WHERE t.task = ?1",
+                   &q, "i", task);
+    while (r >= 0 && (r = mf_sql_next(q)) > 0)
+        r = fn(context, &(struct mf_search_row){.step = mf_sql_i64(q, 0),
+                                                .interface = mf_sql_text(q, 1),
+                                                .decided = mf_sql_i64(q, 2) != 0,
+                                                .us = mf_sql_double(q, 3)});
+    return r;
+}
+
+/* Number of recent tasks among which similar tasks of other layer models are looked for. */
+#define RECENT_TASKS "256"
+#define IS_NEIGHBOUR "o.class = ?2 AND o.id <> ?1 AND o.n_measured > 0"
+
+int mf_store_neighbours_each(struct mf_store *s, int64_t task, int64_t class, const char *layer_model,
+                             mf_neighbour_fn fn, void *context)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(s,
+                   "SELECT o.id, h.row FROM shape h JOIN task o ON o.shape = h.id"
+                   " WHERE h.layer_model = ?3 AND " IS_NEIGHBOUR " UNION ALL SELECT * FROM (SELECT o.id,"
+                   " h.row FROM task o JOIN shape h ON h.id = o.shape WHERE o.id > (SELECT max(id) FROM task)"
+                   " - " RECENT_TASKS " AND h.layer_model <> ?3 AND " IS_NEIGHBOUR " ORDER BY o.id DESC)",
+                   &q, "iit", task, class, layer_model);
+    while (r >= 0 && (r = mf_sql_next(q)) > 0)
+        r = fn(context, mf_sql_i64(q, 0), mf_sql_text(q, 1));
+    return r;
+}
+
+int mf_store_fastest_each(struct mf_store *s, int64_t task, mf_fastest_fn fn, void *context)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    /* SQLite takes k.family and k.name from the row with the minimum */
+    int r = mf_sql(s,
+                   "SELECT k.family, k.name, min(r.us) FROM result r INDEXED BY result_final"
+                   " JOIN step s ON s.id = r.step JOIN kernel k ON k.id = s.kernel"
+                   " WHERE r.task = ? AND r.final = 1 AND r.status = 'ok'"
+                   " GROUP BY k.family, s.covers, s.block_m",
+                   &q, "i", task);
+    while (r >= 0 && (r = mf_sql_next(q)) > 0)
+        r = fn(context, mf_sql_text(q, 0), mf_sql_text(q, 1));
+    return r;
+}
+
 int mf_store_step_get(struct mf_store *s, int64_t step, struct mf_step_row *ret, char **ret_body)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;

@@ -107,6 +107,24 @@ int mf_store_enumeration_counts(struct mf_store *s, int64_t enumeration, int64_t
 typedef int (*mf_step_fn)(void *context, const struct mf_step_row *row, const char *quarantined);
 int mf_store_steps_each(struct mf_store *s, int64_t task, int64_t class, int64_t before_ms, mf_step_fn fn,
                         void *context);
+/* A step of a task's enumerations, for the search for its fastest steps. interface: text of its tensor specs,
+ * valid during the call. */
+struct mf_search_row {
+    int64_t step;
+    const char *interface;
+    bool decided;
+    double us; /* of its deciding result, if it has a time */
+};
+typedef int (*mf_search_fn)(void *context, const struct mf_search_row *row);
+int mf_store_search_each(struct mf_store *s, int64_t task, mf_search_fn fn, void *context);
+/* Called with other tasks of the class that have results, and their shapes: those of the layer model, and
+ * recent ones of other layer models. */
+typedef int (*mf_neighbour_fn)(void *context, int64_t task, const char *row);
+int mf_store_neighbours_each(struct mf_store *s, int64_t task, int64_t class, const char *layer_model,
+                             mf_neighbour_fn fn, void *context);
+/* Called with the fastest correct step of a task for each family, set of covered ops and block_m. */
+typedef int (*mf_fastest_fn)(void *context, const char *family, const char *name);
+int mf_store_fastest_each(struct mf_store *s, int64_t task, mf_fastest_fn fn, void *context);
 /* Reads a step. -ENOENT: no such step. *ret_body: JSON text that the caller frees; ret_body may be NULL. */
 int mf_store_step_get(struct mf_store *s, int64_t step, struct mf_step_row *ret, char **ret_body);
 /* Returns 1 if the unit must not measure the step, because a result decides the step for the task, or because

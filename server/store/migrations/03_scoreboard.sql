@@ -252,3 +252,8 @@ ALTER TABLE new_promotion RENAME TO promotion;
 
 ALTER TABLE comparison ADD COLUMN consumer TEXT NOT NULL DEFAULT 'moefarm';
 UPDATE comparison SET consumer = (SELECT consumer FROM task_consumer c WHERE c.task = comparison.task);
+
+-- Time budgets: a task may measure a part of its candidates only.
+ALTER TABLE task ADD COLUMN n_candidates INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE task ADD COLUMN probe_ms INTEGER NOT NULL DEFAULT 0;
+UPDATE task SET n_candidates = n_steps;

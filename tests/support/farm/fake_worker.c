@@ -203,7 +203,24 @@ static void add_step(const struct fake_worker *w, struct mf_buf *b, const char *
         s->block_m, s->needs, s->gives, w->flops, w->bytes);
 }
 
-static void add_steps(struct fake_worker *w, const char *family, struct mf_buf *b)
+static void add_grid(const struct fake_worker *w, const char *family, struct mf_buf *b)
+{
+    char name[80];
+    const struct fake_step s = {
+        name,
+        "one",
+        "sort+gather+gemm1+act+gemm2+weight+combine",
+        "\"x/bf16/none/token\",\"topk/index/none/token\",\"w1/bf16/none/row\",\"w2/bf16/none/row\"",
+        "\"y/bf16/none/token\"",
+        0};
+    for (int i = 0; i < FAKE_GRID_A * FAKE_GRID_B * FAKE_GRID_C; i++) {
+        mf_format(name, sizeof(name), "grid_a%d_b%d_c%d", i % FAKE_GRID_A, i / FAKE_GRID_A % FAKE_GRID_B,
+                  i / FAKE_GRID_A / FAKE_GRID_B);
+        add_step(w, b, family, &s);
+    }
+}
+
+static void add_steps(const struct fake_worker *w, const char *family, struct mf_buf *b)
 {
     static const char *const layouts[] = {"row", "panel16"};
     char name[80], needs[200], gives[80];
@@ -328,7 +345,7 @@ int fake_worker_result(struct fake_worker *w, const cJSON *unit, int i)
                       *status == 'o' ? "" : "planted");
     if (!items) {
         mf_buf_init(&steps, MF_WIRE_BODY_MAX);
-        add_steps(w, mf_json_object(unit, "families")->child->string, &steps);
+        (w->grid ? add_grid : add_steps)(w, mf_json_object(unit, "families")->child->string, &steps);
         (void)mf_buf_addf(&b,
                           ",\"steps\":[%s],\"rejections\":[{\"family\":\"fake\",\"kernel\":\"x*\",\"rule\":"
                           "\"dtype\",\"reason\":\"no\"}]",

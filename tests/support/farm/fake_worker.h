@@ -11,6 +11,11 @@
 #include "common/base/secret.h"
 #include "common/net/wire.h"
 
+/* as many as fit into one result */
+#define FAKE_GRID_A 7
+#define FAKE_GRID_B 9
+#define FAKE_GRID_C 4
+
 struct fake_worker {
     void *socket;
     char name[64], instance[64];
@@ -18,6 +23,8 @@ struct fake_worker {
     int64_t epoch; /* epoch of the last WELCOME */
     /* number of steps per stage and block_m (default: 4) */
     int n_variants;
+    /* true: it lists a grid of whole layers instead: grid_aA_bB_cC for A, B and C below FAKE_GRID_A, … */
+    bool grid;
     const char *class;    /* for example "gfx942/304" */
     const char *revision; /* for example "r1" */
     /* JSON object {family: revision} of HELLO; NULL: family "fake" at `revision` */
