@@ -47,6 +47,8 @@ foreach(header common/base/names common/moe/device_class common/moe/layer common
 endforeach()
 
 install(TARGETS moefarm RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT cli)
+install(FILES deploy/completion/moefarm.bash RENAME moefarm
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions COMPONENT cli)
 install(FILES deploy/systemd/moefarm-pull@.service deploy/systemd/moefarm-pull@.timer
     DESTINATION ${mf_units} COMPONENT cli)
 install(FILES deploy/sysusers/moefarm-pull.conf DESTINATION lib/sysusers.d COMPONENT cli)

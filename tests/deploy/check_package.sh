@@ -43,6 +43,7 @@ for file in bin/moefarmd bin/moefarm-worker bin/moefarm lib/systemd/system/moefa
     libexec/moefarm/moefarm-compile libexec/moefarm/moefarm-hip-nvidia.so \
     libexec/moefarm/libmoefarm-runner.so libexec/moefarm/libmoefarm-cli.so \
     libexec/moefarm/python/moefarm/boot.py \
+    share/bash-completion/completions/moefarm \
     libexec/moefarm/moefarm-hip-amd.so share/moefarm/hip/tile.hip share/moefarm/models.csv \
     share/doc/moefarm/docs/api.md share/doc/moefarm/SECURITY.md \
     share/doc/moefarm/examples/qwen3_untuned_fmoe.csv share/doc/moefarm-worker/copyright \
