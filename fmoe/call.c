@@ -75,8 +75,6 @@ int fmoe_run(struct fmoe_layer *l, const struct fmoe_call *c)
 
     if (!is_valid(l, c))
         return -EINVAL;
-    if (!is_cpu && (c->ids_type != FMOE_INT32 || c->weights_type != FMOE_FLOAT32))
-        return -ENOTSUP;
     if (is_cpu && !fmoe_cpu_take())
         return -EBUSY;
     r = device->ops->enter(device);

@@ -9,6 +9,7 @@
 #include "common/base/log.h"
 #include "common/base/text.h"
 #include "kernels/core/codec.h"
+#include "kernels/gpu/src/args.h"
 
 #define TOKEN_MAX (1 << 24) /* a sorted id packs the token into 24 bits */
 #define TOPK_MAX  32        /* a lane of the combine keeps one load per slot in flight */
@@ -259,6 +260,11 @@ void mf_hip_define_fnuz(struct mf_code *c, const struct mf_shape *s)
 {
     if (s->q_dtype_a == MF_DTYPE_FP8_E4M3FNUZ)
         mf_code_define(c, "MF_FNUZ");
+}
+
+int32_t mf_hip_route_types(const struct mf_launch *l)
+{
+    return (l->routes.wide ? MF_HIP_WIDE_IDS : 0) | (l->routes.bf16_weights ? MF_HIP_BF16_WEIGHTS : 0);
 }
 
 void mf_hip_define_rank(struct mf_code *c, const struct mf_shape *s)

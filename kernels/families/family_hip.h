@@ -78,6 +78,8 @@ bool mf_hip_may_panel128(const struct mf_shape *shape, enum mf_tensor w, struct 
 const char *mf_hip_weights_order(const struct mf_shape *shape, enum mf_tensor w, bool sliced);
 const char *mf_hip_weights_word(const struct mf_shape *shape, enum mf_tensor w, bool sliced);
 
+/* Returns the member `types` of kernel arguments (kernels/gpu/src/args.h). */
+int32_t mf_hip_route_types(const struct mf_launch *l);
 /* Defines MF_E and, with expert parallelism, MF_FIRST (kernels/gpu/src/move/local_experts.h). */
 void mf_hip_define_rank(struct mf_code *c, const struct mf_shape *shape);
 

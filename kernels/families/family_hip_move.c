@@ -113,12 +113,6 @@ static mf_ops covers_of(const struct mf_shape *s, enum mf_hip_move_kind kind)
     return covers[kind];
 }
 
-/* True for a combine that skips slots of experts on other ranks. Such slots have no row in z. */
-bool mf_hip_move_skips(enum mf_hip_move_kind kind, const struct mf_shape *s)
-{
-    return s->ep_experts > 0 && (kind == MF_HIP_COMBINE || kind == MF_HIP_COMBINE_WEIGHTED);
-}
-
 bool mf_hip_move_quantises_first(enum mf_hip_move_kind kind, const struct mf_shape *s)
 {
     const struct mf_codec *c = mf_hip_move_codec(s);
@@ -261,8 +255,7 @@ static void describe(const struct mf_hip_move_config *c, const struct mf_shape *
     case MF_HIP_COMBINE:
     case MF_HIP_COMBINE_WEIGHTED:
         mf_step_need(&s, mf_cpu_bf16(c->kind == MF_HIP_COMBINE ? MF_TENSOR_Z : MF_TENSOR_ZW, "slot", 0));
-        if ((c->kind == MF_HIP_COMBINE && !shape->doweight_stage1) || mf_hip_move_skips(c->kind, shape))
-            mf_step_need(&s, mf_cpu_topk());
+        mf_step_need(&s, mf_cpu_topk());
         mf_step_give(&s, mf_cpu_bf16(MF_TENSOR_Y, "token", 0));
         s.flops = 2 * slots * H;
         s.bytes = (slots + T) * H * 2;
@@ -377,6 +370,7 @@ static void write_code(const struct mf_device_info *device, const struct mf_shap
     if (c->kind == MF_HIP_FROM_ALIGNED) {
         mf_code_define(ret, "MF_K=%d", s->topk);
         mf_code_define(ret, "MF_BLOCK_M=%d", c->block_m);
+        mf_hip_define_rank(ret, s);
         return;
     }
     mf_code_define(ret, "MF_COLS=%d", c->kind == MF_HIP_QUANT2 ? s->inter_dim : s->model_dim);
@@ -389,8 +383,7 @@ static void write_code(const struct mf_device_info *device, const struct mf_shap
         return;
     mf_code_define(ret, "MF_K=%d", s->topk);
     mf_code_define(ret, "MF_WEIGHTED=%d", c->kind == MF_HIP_COMBINE && !s->doweight_stage1);
-    if (mf_hip_move_skips(c->kind, s))
-        mf_hip_define_rank(ret, s);
+    mf_hip_define_rank(ret, s);
 }
 
 static const struct mf_hip_steps steps = {

@@ -45,8 +45,6 @@ uint32_t mf_hip_sort_shared(const struct mf_device_info *device, const struct mf
 int mf_hip_quant_blocks_sm(const struct mf_codec *c);
 /* True if all rows share one scale. Blocks then synchronise between finding the maximum and quantising. */
 bool mf_hip_move_is_shared(const struct mf_codec *c);
-/* True for a combine that skips slots whose expert is on another rank. */
-bool mf_hip_move_skips(enum mf_hip_move_kind kind, const struct mf_shape *s);
 /* mf_family.launch */
 int mf_hip_move_launch(struct mf_kernel *k, const struct mf_launch *l);
 /* mf_hip_steps.set_token_count */

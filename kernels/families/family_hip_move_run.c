@@ -57,6 +57,7 @@ static struct mf_hip_sort_args sort_args(const struct mf_kernel *k, const struct
         .num_valid = l->gives[0].part[3],
         .counts = l->workspace,
         .token = (int32_t)k->shape.token,
+        .types = mf_hip_route_types(l),
     };
 }
 
@@ -95,6 +96,7 @@ static int launch_align(const struct mf_kernel *k, const struct mf_launch *l)
         .num_post_pad = l->gives[0].part[2],
         .rows = (int32_t)mf_padded_rows(&k->shape, config_of(k)->block_m),
         .token = (int32_t)k->shape.token,
+        .types = mf_hip_route_types(l),
     };
     return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
 }
@@ -111,6 +113,7 @@ static int launch_from_aligned(const struct mf_kernel *k, const struct mf_launch
         .experts = l->gives[0].part[2],
         .num_valid = l->gives[0].part[3],
         .token = (int32_t)k->shape.token,
+        .types = mf_hip_route_types(l),
     };
     return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
 }
@@ -140,9 +143,10 @@ static int launch_combine(const struct mf_kernel *k, const struct mf_launch *l)
     const struct mf_hip_combine_args a = {
         .z = l->needs[0].part[0],
         .weights = weighs ? l->needs[1].part[1] : NULL,
-        .ids = mf_hip_move_skips(config_of(k)->kind, &k->shape) ? l->needs[1].part[0] : NULL,
+        .ids = l->needs[1].part[0],
         .y = l->gives[0].part[0],
         .token = (int32_t)k->shape.token,
+        .types = mf_hip_route_types(l),
     };
     return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
 }

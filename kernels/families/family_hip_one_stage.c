@@ -156,8 +156,7 @@ static void write_code(const struct mf_device_info *device, const struct mf_shap
     mf_code_define(ret, "MF_BATCH=%d", c->v->batch);
     mf_code_define(ret, "MF_BATCH_Y=%d", c->v->batch_y);
     mf_code_define(ret, "MF_COLS=%d", c->v->columns);
-    if (s->ep_experts > 0)
-        mf_hip_define_rank(ret, s);
+    mf_hip_define_rank(ret, s);
 }
 
 /* Launches one block per SM, because all blocks must be resident at once. */
@@ -185,6 +184,7 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
         .h = l->workspace,
         .y = l->gives[0].part[0],
         .token = (int32_t)s->token,
+        .types = mf_hip_route_types(l),
     };
     return mf_hip_launch(&k->function, &k->grid, &args, sizeof(args));
 }

@@ -160,6 +160,7 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
         .taken = (unsigned int *)(base + places[TAKEN]),
         .rows = (int32_t)rows,
         .token = (int32_t)s->token,
+        .types = mf_hip_route_types(l),
     };
     int bits = quantised ? 8 : 16;
     int r = mf_hip_stage_map_weights(&up, s, device, bits, l->needs[2].part[0], &a.w1);

@@ -343,7 +343,7 @@ static void write_code(const struct mf_device_info *device, const struct mf_shap
         mf_code_define(ret, "MF_ROUTES=%d", routes_of(s));
     if (c->kind == SORT_GATHER)
         mf_code_define(ret, "MF_BLOCK_M=%d", c->block_m);
-    if (c->kind == SORT_GATHER || s->ep_experts > 0)
+    if (c->kind == SORT_GATHER)
         mf_hip_define_rank(ret, s);
     if (kinds[c->kind].back)
         mf_code_define(ret, "MF_WEIGHTED=%d", weighs(s, c->kind));
@@ -473,6 +473,7 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
     if (config_of(k)->kind == SORT_GATHER) {
         a.ids = order->part[0];
         a.weights = order->part[1];
+        a.types = mf_hip_route_types(l);
         a.made_ids = l->gives[1].part[0];
         a.made_weights = l->gives[1].part[1];
         a.made_experts = l->gives[1].part[2];

@@ -20,15 +20,20 @@ typedef unsigned int mf_u32;
 #define MF_HIP_SORT_RANKED  2048
 #define MF_HIP_SORT_COUNTED 8192
 
+/* Bits of `types`, the element types of ids and weights [T,k] (struct mf_route_types in
+ * kernels/core/tensors.h). Without the bits, ids are int32 and weights are float. */
+#define MF_HIP_WIDE_IDS     1 /* ids are int64 */
+#define MF_HIP_BF16_WEIGHTS 2
+
 struct mf_hip_sort_args {
-    const mf_i32 *ids; /* [T,k] */
-    const float *weights;
+    const void *ids; /* [T,k] */
+    const void *weights;
     mf_i32 *sorted_ids;
     float *sorted_weights;
     mf_i32 *experts;
     mf_i32 *num_valid;
     mf_i32 *counts; /* workspace for the grid barrier method: [blocks, E] */
-    mf_i32 token, unused;
+    mf_i32 token, types;
 };
 
 /* Quantises min(rows, num_valid[0]) rows of bf16, or `rows` rows if num_valid is NULL. */
@@ -68,24 +73,25 @@ struct mf_hip_permute_args {
     /* workspace for the amax of each block, in kernels that quantise with one scale for all rows */
     mf_i32 *largest;
     /* for kernels that also sort: [T,k] ids, their weights, and the sorted order to write */
-    const mf_i32 *ids;
-    const float *weights;
+    const void *ids;
+    const void *weights;
     mf_i32 *made_ids;
     float *made_weights;
     mf_i32 *made_experts;
     mf_i32 *made_valid;
     mf_i32 rows, token;
     /* number of threads that split the slots of a chunk among themselves, a power of two */
-    mf_i32 parts, unused;
+    mf_i32 parts, types;
 };
 
 /* Sorts as moe_align_block_size does, which gives the order of vLLM's kernels. */
 struct mf_hip_align_args {
-    const mf_i32 *ids; /* [T,k] */
+    const void *ids; /* [T,k] */
     mf_i32 *sorted_ids;
     mf_i32 *experts;
     mf_i32 *num_post_pad;
     mf_i32 rows, token;
+    mf_i32 types, unused;
 };
 
 /* Converts the sorted order of vLLM's kernels to AITER's. */
@@ -93,12 +99,12 @@ struct mf_hip_aligned_args {
     const mf_i32 *flat;
     const mf_i32 *aligned_experts;
     const mf_i32 *num_post_pad;
-    const float *weights; /* [T,k] */
+    const void *weights; /* [T,k] */
     mf_i32 *sorted_ids;
     float *sorted_weights;
     mf_i32 *experts;
     mf_i32 *num_valid;
-    mf_i32 token, unused;
+    mf_i32 token, types;
 };
 
 struct mf_hip_act_args {
@@ -124,11 +130,11 @@ struct mf_hip_plain_args {
 };
 
 struct mf_hip_combine_args {
-    const void *z;        /* bf16 [T*k,H] */
-    const float *weights; /* [T,k]; not read if z is already weighted */
-    const mf_i32 *ids;    /* [T,k]; read only with expert parallelism */
-    void *y;              /* bf16 [T,H] */
-    mf_i32 token, unused;
+    const void *z;       /* bf16 [T*k,H] */
+    const void *weights; /* [T,k]; not read if z is already weighted */
+    const void *ids;     /* [T,k] */
+    void *y;             /* bf16 [T,H] */
+    mf_i32 token, types;
 };
 
 struct mf_hip_tile_args {
@@ -203,8 +209,8 @@ struct mf_hip_layer_args {
     struct mf_hip_weights w1, w2;
     struct mf_hip_map h_map;
     struct mf_hip_tile_args up, down;
-    const mf_i32 *ids; /* [T,k] */
-    const float *weights;
+    const void *ids; /* [T,k] */
+    const void *weights;
     const void *x;      /* bf16 [T,H]; up.x equals this pointer, or points to a quantised copy of x */
     mf_i32 *sorted_ids; /* [rows] */
     float *sorted_weights;
@@ -212,12 +218,13 @@ struct mf_hip_layer_args {
     /* [2], for each stage: number of claimed tiles, not counting the first tile of each thread block */
     unsigned int *taken;
     mf_i32 rows, token; /* rows: maximum number of rows in sorted order */
+    mf_i32 types, unused;
 };
 
 struct mf_hip_one_args {
     const void *x;
-    const mf_i32 *ids;
-    const float *weights;
+    const void *ids;
+    const void *weights;
     const void *w1;
     const float *w1_scale;
     const void *w2;
@@ -225,7 +232,7 @@ struct mf_hip_one_args {
     const float *b1, *b2; /* biases [E, rows of w1] and [E,H], if the layer has them */
     void *h;              /* workspace: bf16 [T*k,I] */
     void *y;
-    mf_i32 token, unused;
+    mf_i32 token, types;
 };
 
 /* Output of mf_data: encoded values in a layout, decoded floats in row order, or the amax of each group. */

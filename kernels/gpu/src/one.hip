@@ -222,8 +222,8 @@ MF_DEVICE void load_w2_rows(const mf_hip_one_args &a, i32 columns, i32 b, rows_o
         i32 col, slot, chunk;
         v[i] = mf_16b{0, 0, 0, 0};
         if (load_position(b * MF_BATCH_Y + i, &col, &slot, &chunk)) {
-            const i32 expert = mf_local_expert(a.ids[token * MF_K + slot]);
-            if (MF_EXPERT_PARALLEL && expert < 0)
+            const i32 expert = mf_local_expert_of(a.ids, a.types, token * MF_K + slot);
+            if (expert < 0)
                 continue;
             v[i] = mf_load_once((const u8 *)a.w2 +
                                 place_of_chunk((i64)expert * MF_H + first + col, MF_I * BYTES, chunk));
@@ -241,10 +241,10 @@ MF_DEVICE void multiply_w2_rows(const mf_hip_one_args &a, i32 columns, i32 b, co
         if (!load_position(b * MF_BATCH_Y + i, &col, &slot, &chunk))
             continue;
         const i32 row = token * MF_K + slot, k = chunk * EACH, n = first + col,
-                  expert = mf_local_expert(a.ids[row]);
-        if (MF_EXPERT_PARALLEL && expert < 0)
+                  expert = mf_local_expert_of(a.ids, a.types, row);
+        if (expert < 0)
             continue;
-        const float weight = MF_WEIGHT1 ? 1.0f : a.weights[row];
+        const float weight = MF_WEIGHT1 ? 1.0f : mf_route_weight(a.weights, a.types, row);
         float s = weight;
         if (BY_BLOCK)
             s *= hs[row * GROUPS(MF_I) + k / 128] *
@@ -284,13 +284,15 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, 1) mf_one(const mf_hip_one_args
     rows_of_w2 rows;
     u32 generation;
 
-    if (wave < slots * MF_I && !(MF_EXPERT_PARALLEL && mf_local_expert(a.ids[wave / MF_I]) < 0))
-        load_batch(row_of_w1(a, mf_local_expert(a.ids[wave / MF_I]), wave % MF_I), 0, v);
+    const i32 first = wave < slots * MF_I ? mf_local_expert_of(a.ids, a.types, wave / MF_I) : -1;
+    if (first >= 0)
+        load_batch(row_of_w1(a, first, wave % MF_I), 0, v);
     load_rows((const u16 *)a.x, a.token, MF_H, lds, xs);
     __syncthreads();
     for (i32 u = wave; u < slots * MF_I; u += n_waves) {
-        const i32 row = u / MF_I, n = u % MF_I, expert = mf_local_expert(a.ids[row]), token = row / MF_K;
-        if (MF_EXPERT_PARALLEL && expert < 0) {
+        const i32 row = u / MF_I, n = u % MF_I, token = row / MF_K,
+                  expert = mf_local_expert_of(a.ids, a.types, row);
+        if (expert < 0) {
             if (threadIdx.x % MF_WAVE == 0)
                 ((u16 *)a.h)[u] = 0;
             continue;
@@ -311,7 +313,7 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, 1) mf_one(const mf_hip_one_args
             if (BY_TENSOR)
                 sum[half] *= xs[token] * a.w1_scale[expert];
             if (MF_WEIGHT1)
-                sum[half] *= a.weights[row];
+                sum[half] *= mf_route_weight(a.weights, a.types, row);
 #ifdef MF_BIAS1
             sum[half] += a.b1[(i64)expert * ROWS_W1 + half * MF_I + n];
 #endif

@@ -123,6 +123,7 @@ struct layer {
     struct row_limits *limits;
     struct buffer cache[CACHE_MAX];
     int n_cache;
+    struct mf_tensor_ref other_topk; /* the same routes with int64 ids and bf16 weights */
     /* first token whose row of x has a non-finite value; the row of every later token has one, too */
     int64_t broken;
 };
@@ -251,6 +252,33 @@ static void run_wild(const struct mf_shape *s, uint16_t *x, float *weights)
     x[(T - 1) * H + H / 2] = 0xff80;
 }
 
+static int64_t n_routes(const struct mf_layer_data *d)
+{
+    return d->shape.token * d->shape.topk;
+}
+
+/* Gives one route of four an id that no expert has, and rounds all weights to bf16. */
+static void make_routes(struct layer *l)
+{
+    const int32_t all = mf_shape_global_experts(&l->data.shape), invalid[] = {-1, all, INT32_MAX, INT32_MIN};
+    int32_t *ids = (int32_t *)(uintptr_t)l->data.ids;
+    float *weights = (float *)(uintptr_t)l->data.weights;
+    int64_t *wide = must_alloc((size_t)n_routes(&l->data), sizeof(*wide));
+    uint16_t *narrow = must_alloc((size_t)n_routes(&l->data), sizeof(*narrow));
+
+    for (int64_t i = 0; i < n_routes(&l->data); i++) {
+        wide[i] = ids[i];
+        if (i % 4 == 1) {
+            ids[i] = invalid[i / 4 % 4];
+            /* the low half is a valid id */
+            wide[i] += i / 4 % 2 ? INT64_C(1) << 32 : -(INT64_C(1) << 32);
+        }
+        narrow[i] = mf_bf16_from_float(weights[i]);
+        weights[i] = mf_bf16_to_float(narrow[i]);
+    }
+    l->other_topk = (struct mf_tensor_ref){{wide, narrow}};
+}
+
 static void layer_make(struct layer *l, const struct mf_shape *s, const struct mf_routing *routing, bool wild)
 {
     memset(l, 0, sizeof(*l));
@@ -258,6 +286,7 @@ static void layer_make(struct layer *l, const struct mf_shape *s, const struct m
     l->broken = wild ? s->token - 2 : s->token;
     if (wild)
         run_wild(s, (uint16_t *)l->data.x, (float *)l->data.weights);
+    make_routes(l);
     if (s->q_dtype_w == MF_DTYPE_FP8_E4M3FN || s->q_dtype_w == MF_DTYPE_FP8_E4M3FNUZ) {
         /* rare fp8 values: zero and every subnormal, of both signs where the format has them */
         for (int i = 0; i < s->model_dim && i < 64; i++) {
@@ -271,6 +300,8 @@ static void layer_make(struct layer *l, const struct mf_shape *s, const struct m
 
 static void layer_release(struct layer *l)
 {
+    free(l->other_topk.part[0]);
+    free(l->other_topk.part[1]);
     for (int i = 0; i < l->n_cache; i++)
         buffer_release(&l->cache[i]);
     row_limits_free(l->limits);
@@ -472,7 +503,27 @@ static struct mf_shape opened_as(const struct contract_run *run)
     return s;
 }
 
-/* Runs the step twice on the tensors of one layer. */
+/* Replaces topk by its other types. Returns these types, which are the default if the step does not read
+ * topk. */
+static struct mf_route_types use_other_topk(const struct contract_run *run, const struct layer *l,
+                                            const struct mf_step *s, struct mf_tensor_ref *needs)
+{
+    const int64_t n = n_routes(&l->data);
+
+    for (int i = 0; i < s->n_needs; i++) {
+        if (s->needs[i].tensor != MF_TENSOR_TOPK)
+            continue;
+        needs[i] = l->other_topk;
+        if (run->guard) {
+            run->guard->know(run->device, needs[i].part[0], (size_t)n * sizeof(int64_t), false);
+            run->guard->know(run->device, needs[i].part[1], (size_t)n * sizeof(uint16_t), false);
+        }
+        return (struct mf_route_types){.wide = true, .bf16_weights = true};
+    }
+    return (struct mf_route_types){0};
+}
+
+/* Runs the step twice on the tensors of one layer, the second time with int64 ids and bf16 weights. */
 static void run_twice(const struct contract_run *run, struct mf_kernel *kernel, struct layer *l,
                       const struct mf_family *f, const struct mf_step *s)
 {
@@ -499,6 +550,8 @@ static void run_twice(const struct contract_run *run, struct mf_kernel *kernel, 
             gives[i] = out[i].ref;
         }
         struct mf_launch launch = {.needs = needs, .gives = gives, .workspace = workspace};
+        if (time == 1 && strcmp(f->name, "asm") != 0)
+            launch.routes = use_other_topk(run, l, s, needs);
         size_t allocated = run->allocations ? run->allocations() : 0;
         MUST(f->launch(kernel, &launch) == 0, "%s: launch failed%s%s", s->name, run->guard ? ": " : "",
              run->guard ? run->guard->why(run->device) : "");

@@ -1,7 +1,7 @@
 /* Checks the contract of every family on every step that it offers for a shape. Inputs are the tensors of the
- * reference, with NaN in every padding row. Outputs lie between guard bands and are poisoned before the run.
- * Each row of an output is compared with the reference, inputs must stay unchanged, and a second run must
- * give the same bits. */
+ * reference, with NaN in every padding row. One route of four has an id that no expert has. Outputs lie
+ * between guard bands and are poisoned before the run. Each row of an output is compared with the reference,
+ * inputs must stay unchanged, and a second run, with int64 ids and bf16 weights, must give the same bits. */
 #pragma once
 
 #include "common/moe/shape.h"

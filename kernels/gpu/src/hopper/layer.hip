@@ -167,6 +167,7 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS, 1)
     sort.experts = sort.num_valid + 2;
     sort.counts = nullptr;
     sort.token = a.token;
+    sort.types = a.types;
 
     mf_begin();
     wait_prepared wait_prepared = {mf_grid_generation(mf_meeting)};

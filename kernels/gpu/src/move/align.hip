@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_align(const mf_hip_a
         lds[i] = 0;
     __syncthreads();
     for (t.first = from + lane; t.first - lane < to; t.first += LOADS_IN_FLIGHT * MF_WAVE) {
-        load_ids(a.ids, to, t);
+        load_ids(a.ids, a.types, to, t);
         count_batch(to, count, t);
     }
     __syncthreads();
@@ -61,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_align(const mf_hip_a
     if (wave % (i32)gridDim.x != (i32)blockIdx.x)
         return;
     for (t.first = from + lane; t.first - lane < to; t.first += LOADS_IN_FLIGHT * MF_WAVE) {
-        load_ids(a.ids, to, t);
+        load_ids(a.ids, a.types, to, t);
         count_batch(to, count, t);
         MF_UNROLL
         for (int c = 0; c < LOADS_IN_FLIGHT; c++) {

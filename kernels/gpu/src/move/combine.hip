@@ -1,7 +1,8 @@
 /* Combine: y[t] is the sum of z[t·k + j] over the slots j. With MF_WEIGHTED, each z is first multiplied by
  * its routing weight. A thread processes eight columns of one token and loads all slots at once. Slots are
- * added in order, so results are reproducible. Slots of non-local experts (local_experts.h) have no row and
- * are not read. */
+ * added in order, so results are reproducible. Slots of non-local experts (local_experts.h) are undefined in
+ * z and not added. With expert parallelism they are many and are not read. Without, such ids are rare, and a
+ * load that waits for the id would only add latency. */
 #include "dialect.h"
 #include "args.h"
 #include "local_experts.h"
@@ -26,14 +27,19 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_combine(const mf_hip
         const u16 *z = (const u16 *)a.z + token * MF_K * MF_COLS + col;
         float sum[8] = {0};
         mf_16b v[MF_K];
+        bool is_local[MF_K];
         MF_UNROLL
         for (int j = 0; j < MF_K; j++)
-            v[j] = MF_EXPERT_PARALLEL && mf_local_expert(a.ids[token * MF_K + j]) < 0
-                       ? mf_16b{0, 0, 0, 0}
-                       : mf_load_once(z + (i64)j * MF_COLS);
+            is_local[j] = mf_local_expert_of(a.ids, a.types, token * MF_K + j) >= 0;
         MF_UNROLL
         for (int j = 0; j < MF_K; j++)
-            add(sum, v[j], MF_WEIGHTED ? a.weights[token * MF_K + j] : 1.0f);
+            v[j] = MF_EXPERT_PARALLEL && !is_local[j] ? mf_16b{0, 0, 0, 0}
+                                                      : mf_load_once(z + (i64)j * MF_COLS);
+        MF_UNROLL
+        for (int j = 0; j < MF_K; j++) {
+            if (is_local[j])
+                add(sum, v[j], MF_WEIGHTED ? mf_route_weight(a.weights, a.types, token * MF_K + j) : 1.0f);
+        }
         *(mf_16b *)((u16 *)a.y + token * MF_COLS + col) =
             mf_16b{mf_bf16_pair(sum[0], sum[1]), mf_bf16_pair(sum[2], sum[3]), mf_bf16_pair(sum[4], sum[5]),
                    mf_bf16_pair(sum[6], sum[7])};

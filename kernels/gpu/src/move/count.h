@@ -15,14 +15,21 @@ template <int N> struct id_batch {
     i32 rank[N]; /* per id: number of ids of the same expert that were counted before it */
 };
 
-/* Starts loading the batch's ids. */
-template <int N> MF_DEVICE void load_ids(const i32 *ids, i32 to, id_batch<N> &t)
+template <int N, class ID> MF_DEVICE void load_ids_as(const ID *ids, i32 to, id_batch<N> &t)
 {
     MF_UNROLL
     for (int c = 0; c < N; c++)
         t.expert[c] = t.first + c * MF_WAVE < to
                           ? MF_MIN((u32)mf_local_expert(ids[t.first + c * MF_WAVE]), (u32)MF_E)
                           : MF_E;
+}
+/* Starts loading the batch's ids. */
+template <int N> MF_DEVICE void load_ids(const void *ids, i32 types, i32 to, id_batch<N> &t)
+{
+    if (types & MF_HIP_WIDE_IDS)
+        load_ids_as((const i64 *)ids, to, t);
+    else
+        load_ids_as((const i32 *)ids, to, t);
 }
 
 /* Adds the batch to `count`, the warp's number of ids per expert. */

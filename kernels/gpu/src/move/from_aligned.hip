@@ -2,6 +2,7 @@
  * kernels look up weights by flat id; here the weights are written in sorted order. */
 #include "dialect.h"
 #include "args.h"
+#include "local_experts.h"
 
 extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_from_aligned(const mf_hip_aligned_args a)
 {
@@ -16,7 +17,7 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_from_aligned(const m
         const i32 flat = a.flat[i];
         const bool pads = flat >= routes;
         a.sorted_ids[i] = pads ? MF_K << 24 | a.token : flat % MF_K << 24 | flat / MF_K;
-        a.sorted_weights[i] = pads ? 0.0f : a.weights[flat];
+        a.sorted_weights[i] = pads ? 0.0f : mf_route_weight(a.weights, a.types, flat);
         if (i % MF_BLOCK_M == 0)
             a.experts[i / MF_BLOCK_M] = a.aligned_experts[i / MF_BLOCK_M];
     }

@@ -2,8 +2,6 @@
  * blocks write a.row_of together and then pass a grid barrier. */
 #pragma once
 
-#include "local_experts.h"
-
 __device__ u32 mf_barrier[2];
 
 /* Writes a.row_of. To save latency, ids are loaded at the same time as num_valid; ids beyond num_valid are
@@ -21,13 +19,13 @@ MF_DEVICE void invert(const mf_hip_permute_args &a)
     mf_grid_wait(mf_barrier, generation);
 }
 
-/* Returns the row of a route, or -1 if the route has no row, which is possible only with expert parallelism.
- * In that case a.row_of holds stale data, so a row is valid only if it has the id of the route. */
+/* Returns the row of a route, or -1 if the route has no row because its expert is not local. Then a.row_of
+ * holds stale data, so a row is valid only if it has the id of the route. */
 MF_DEVICE i32 row_or_none(const mf_hip_permute_args &a, i32 row, i64 token, int slot)
 {
-    if ((u32)row >= (u32)(MF_EXPERT_PARALLEL ? used_rows(a) : a.rows))
+    if ((u32)row >= (u32)used_rows(a))
         return -1;
-    return MF_EXPERT_PARALLEL && a.sorted_ids[row] != (slot << 24 | (i32)token) ? -1 : row;
+    return a.sorted_ids[row] == (slot << 24 | (i32)token) ? row : -1;
 }
 /* Loads the rows of a token's routes. A route without a row gets -1. */
 MF_DEVICE void rows_of(const mf_hip_permute_args &a, i64 token, i32 (&rows)[MF_K])

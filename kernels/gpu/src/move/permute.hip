@@ -9,8 +9,7 @@
  *
  * mf_permute and mf_unpermute use the inverse of the sorted ids. All blocks compute the inverse together
  * before a grid barrier, so the grid must be co-resident. Row indices are loaded one iteration ahead, because
- * writes may have evicted them from L2. With expert parallelism, a route without a row has a stale entry in
- * a.row_of. An entry is therefore used only if its row has the id of the route. */
+ * writes may have evicted them from L2. */
 #include "dialect.h"
 #include "args.h"
 #include "permute.h"

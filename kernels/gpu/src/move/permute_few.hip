@@ -8,7 +8,6 @@
 #include "dialect.h"
 #include "args.h"
 #include "permute.h"
-#include "local_experts.h"
 
 #ifdef MF_WEIGHTED
 #    include "unpermute.h"
@@ -83,7 +82,7 @@ MF_DEVICE void count_routes(const mf_hip_permute_args &a, order &o, id_batch<ROU
 {
     const i32 wave = threadIdx.x / MF_WAVE, n = wave < COUNTING ? a.token * MF_K : 0;
     t.first = first_route();
-    load_ids(a.ids, n, t);
+    load_ids(a.ids, a.types, n, t);
     for (i32 i = threadIdx.x; i < COUNTING * MF_E; i += MF_THREADS)
         o.count[i / MF_E][i % MF_E] = 0;
     __syncthreads();
@@ -142,7 +141,7 @@ MF_DEVICE void write_order(const mf_hip_permute_args &a, const order &o, i32 end
         const i32 row = o.row_of[i];
         if (row >= 0) {
             a.made_ids[row] = ((i % MF_K) << 24) | (i / MF_K);
-            a.made_weights[row] = i == (i32)global_thread() ? weight : a.weights[i];
+            a.made_weights[row] = i == (i32)global_thread() ? weight : mf_route_weight(a.weights, a.types, i);
         }
     }
     if (global_thread() == 0) {
@@ -179,7 +178,7 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_sort_permute(cons
     if (at < n)
         v = load((const u8 *)a.from + (i64)(at % chunks) * MF_CHUNK);
     if (at < routes)
-        weight = a.weights[at];
+        weight = mf_route_weight(a.weights, a.types, at);
     count_routes(a, o, t);
     __syncthreads();
     const i32 end = place_experts(o), wave = threadIdx.x / MF_WAVE;

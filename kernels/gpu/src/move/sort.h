@@ -4,7 +4,7 @@
  * Each warp counts a contiguous run of ids by expert. A block scans its own counts and gets the counts of the
  * other blocks (enum sort_method). Each warp then knows at which row its ids of each expert start, and writes
  * its ids. There are MF_E experts, at most MF_THREADS; MF_K is topk. With GRID_SYNC the blocks must be
- * co-resident. With expert parallelism (local_experts.h), ids of other ranks' experts get no row.
+ * co-resident. Ids of non-local experts (local_experts.h) get no row.
  *
  *   shared memory: count[waves][E] | start[E] (first row of this block's ids) | begin[E] (first row) |
  *                  total[E]; before the scan begin and total hold the results of count_others */
@@ -34,15 +34,23 @@ template <int Threads> MF_DEVICE enum sort_method choose_sort_method(i32 ids)
     return ids <= MF_HIP_SORT_RANKED ? RANK_ALL : ids <= MF_HIP_SORT_COUNTED ? COUNT_OTHERS : GRID_SYNC;
 }
 
-/* Loads ids outside this block's run [from, to). A thread's ids are MF_THREADS apart. Ids inside the run are
- * replaced by MF_E. */
-MF_DEVICE void load_others(const i32 *ids, i32 n, i32 from, i32 to, u32 (&ret)[LOADS_IN_FLIGHT])
+template <class ID>
+MF_DEVICE void load_others_as(const ID *ids, i32 n, i32 from, i32 to, u32 (&ret)[LOADS_IN_FLIGHT])
 {
     MF_UNROLL
     for (int c = 0; c < LOADS_IN_FLIGHT; c++) {
         const i32 i = threadIdx.x + c * MF_THREADS;
         ret[c] = i < n && (i < from || i >= to) ? MF_MIN((u32)mf_local_expert(ids[i]), (u32)MF_E) : MF_E;
     }
+}
+/* Loads ids outside this block's run [from, to). A thread's ids are MF_THREADS apart. Ids inside the run are
+ * replaced by MF_E. */
+MF_DEVICE void load_others(const mf_hip_sort_args &a, i32 n, i32 from, i32 to, u32 (&ret)[LOADS_IN_FLIGHT])
+{
+    if (a.types & MF_HIP_WIDE_IDS)
+        load_others_as((const i64 *)a.ids, n, from, to, ret);
+    else
+        load_others_as((const i32 *)a.ids, n, from, to, ret);
 }
 /* Adds the loaded ids to two sets of counts per expert: for the blocks before and for the blocks after this
  * one. */
@@ -95,12 +103,29 @@ MF_DEVICE i32 scan_blocks(const mf_hip_sort_args &a, i32 block, i32 blocks, i32 
     return before;
 }
 
-MF_DEVICE void load_weights(const float *weights, i32 to, const id_batch<LOADS_IN_FLIGHT> &t,
-                            float (&ret)[LOADS_IN_FLIGHT])
+MF_DEVICE float weight_of(float w)
+{
+    return w;
+}
+MF_DEVICE float weight_of(u16 w)
+{
+    return mf_bf16(w);
+}
+template <class WEIGHT>
+MF_DEVICE void load_weights_as(const WEIGHT *weights, i32 to, const id_batch<LOADS_IN_FLIGHT> &t,
+                               float (&ret)[LOADS_IN_FLIGHT])
 {
     MF_UNROLL
     for (int c = 0; c < LOADS_IN_FLIGHT; c++)
-        ret[c] = t.first + c * MF_WAVE < to ? weights[t.first + c * MF_WAVE] : 0.0f;
+        ret[c] = t.first + c * MF_WAVE < to ? weight_of(weights[t.first + c * MF_WAVE]) : 0.0f;
+}
+MF_DEVICE void load_weights(const mf_hip_sort_args &a, i32 to, const id_batch<LOADS_IN_FLIGHT> &t,
+                            float (&ret)[LOADS_IN_FLIGHT])
+{
+    if (a.types & MF_HIP_BF16_WEIGHTS)
+        load_weights_as((const u16 *)a.weights, to, t, ret);
+    else
+        load_weights_as((const float *)a.weights, to, t, ret);
 }
 
 /* Writes the batch's ids to row start[expert] + rank, plus the warp's base[expert] if `base` is not NULL. If
@@ -168,10 +193,10 @@ MF_DEVICE void sort_ids(const mf_hip_sort_args &a, i32 *lds, const block_part by
     u32 other[LOADS_IN_FLIGHT];
 
     held.first = last + lane;
-    load_ids(a.ids, to, held);
-    load_weights(a.weights, to, held, weight);
+    load_ids(a.ids, a.types, to, held);
+    load_weights(a, to, held, weight);
     if (counts_others)
-        load_others(a.ids, n, own, own + WAVES * each, other);
+        load_others(a, n, own, own + WAVES * each, other);
     overlap();
     for (i32 i = threadIdx.x; i < WAVES * MF_E; i += MF_THREADS)
         count[i] = 0;
@@ -182,7 +207,7 @@ MF_DEVICE void sort_ids(const mf_hip_sort_args &a, i32 *lds, const block_part by
         count_others(other, own, begin, total);
     for (i32 first = from; first < last; first += LOADS_IN_FLIGHT * MF_WAVE) {
         again.first = first + lane;
-        load_ids(a.ids, to, again);
+        load_ids(a.ids, a.types, to, again);
         count_batch(to, count + wave * MF_E, again);
     }
     count_batch(to, count + wave * MF_E, held);
@@ -210,8 +235,8 @@ MF_DEVICE void sort_ids(const mf_hip_sort_args &a, i32 *lds, const block_part by
     mf_wave_sync(); /* earlier batches are counted again, from the start of the warp's ids */
     for (i32 first = from; first < last; first += LOADS_IN_FLIGHT * MF_WAVE) {
         again.first = first + lane;
-        load_ids(a.ids, to, again);
-        load_weights(a.weights, to, again, weight);
+        load_ids(a.ids, a.types, to, again);
+        load_weights(a, to, again, weight);
         count_batch(to, count + wave * MF_E, again);
         place_batch(a, to, start, nullptr, again, weight, part, n_parts);
     }
