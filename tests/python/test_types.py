@@ -17,7 +17,7 @@ class Types(unittest.TestCase):
         except ImportError:
             self.skipTest("no mypy, which scripts/python_env.sh installs with PyTorch")
         command = [sys.executable, "-m", "mypy", "--strict", IGNORED_IMPORTS, "--no-incremental",
-                   "--explicit-package-bases", *files]
+                   "--explicit-package-bases", "--config-file", "tests/python/mypy.ini", *files]
         path = f"{ROOT / 'python'}:{ROOT / 'tests/python'}"
         run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True,
                              env={"MYPYPATH": path, "PATH": "/usr/bin:/bin"}, check=False)
