@@ -1,7 +1,7 @@
 #!/bin/bash
 # Creates the virtual environment of the Python tests, outside the source tree, with pinned versions of numpy,
-# pytest, mypy and torch. An environment that is complete is left as it is. The last line of the output says
-# what is missing, and the tests that need it are skipped.
+# pytest, mypy, torch and transformers. An environment that is complete is left as it is. The last line of the
+# output says what is missing, and the tests that need it are skipped.
 #
 # PyPI's torch is built for CUDA. The tests use it on the CPU, but its libraries must load. Libraries that the
 # machine's CUDA toolkit lacks come from NVIDIA's packages, one at a time, until torch can be imported.
@@ -13,6 +13,8 @@ LIMIT_S=300 # installing torch may take this long
 TORCH=2.11.0
 BASE="numpy==2.4.6 pytest==9.2.0 mypy==2.4.1 typing_extensions==4.16.0 filelock==4.3.1 sympy==1.14.0
       mpmath==1.3.0 networkx==3.6.1 jinja2==3.1.6 markupsafe==3.0.4 fsspec==2026.9.0 setuptools==80.9.0"
+TRANSFORMERS="transformers==5.17.0 huggingface_hub==1.33.0 tokenizers==0.23.3 safetensors==0.8.0
+              regex==2026.11.19 pyyaml==6.0.4 tqdm==4.70.1"
 # library   package that has it
 PACKAGES='
 libcublas       nvidia-cublas
@@ -70,4 +72,6 @@ until error=$(import_torch); do
     pip --no-deps "$package" || give_up "no $package, which torch needs"
     last=$package
 done
+# shellcheck disable=SC2086
+"$python" -c 'import transformers' 2>/dev/null || pip $TRANSFORMERS || give_up "no transformers"
 echo "python environment: $folder"

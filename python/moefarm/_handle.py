@@ -1,10 +1,11 @@
 """libfmoe's handles, and the workspace that the layers of a device share."""
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 import weakref
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, ContextManager, Dict, List, Optional, Sequence, Tuple, Union
 
 import torch
 
@@ -34,6 +35,11 @@ def torch_device(device: Union[None, str, torch.device]) -> torch.device:
     return device
 
 
+def guard(device: torch.device) -> ContextManager[Any]:
+    """Restores the current device. libfmoe makes its own device the current one."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+
+
 class Workspace:
     """The buffer that calls on one device use. It grows when a layer is opened, and never during a call. A
     call on another stream than the last call first waits for the last call's stream. A larger buffer does not
@@ -41,15 +47,18 @@ class Workspace:
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.bytes, self.address = device, 0, 0
+        self.used = False  # a call used the largest buffer
         self._buffers: List[torch.Tensor] = []
         self._stream: Any = None
 
     def reserve(self, n: int) -> None:
         if n <= self.bytes:
             return
+        if self._buffers and not self.used:
+            self._buffers.pop()
         buffer = torch.empty(n, dtype=torch.uint8, device=self.device)
         self._buffers.append(buffer)
-        self.bytes, self.address = n, buffer.data_ptr()
+        self.bytes, self.address, self.used = n, buffer.data_ptr(), False
 
     def order(self, stream: int) -> None:
         """Makes the current stream, `stream`, wait for the calls that use the buffer. A stream that is being
@@ -78,16 +87,18 @@ class Handle:
         self.device, self.tables, self.library = device, tables, _library.load()
         self.lock = _cpu_lock if device.type == "cpu" else threading.Lock()
         error, pointer = _library.ErrorText(), ctypes.c_void_p()
-        result = self.library.fmoe_open(library_device(device).encode(), _library.text_array(tables),
-                                        len(tables), ctypes.byref(error), ctypes.byref(pointer))
-        _library.check(result, error)
+        name = library_device(device).encode()
+        with guard(device):
+            _library.check(self.library.fmoe_open(name, _library.text_array(tables), len(tables),
+                                                  ctypes.byref(error), ctypes.byref(pointer)), error)
         self.pointer = pointer
         weakref.finalize(self, self.library.fmoe_close, pointer).atexit = False
 
     def reload(self) -> None:
-        error = _library.ErrorText()
-        _library.check(self.library.fmoe_reload(self.pointer, _library.text_array(self.tables),
-                                                len(self.tables), ctypes.byref(error)), error)
+        error, tables = _library.ErrorText(), _library.text_array(self.tables)
+        with guard(self.device):
+            _library.check(self.library.fmoe_reload(self.pointer, tables, len(self.tables),
+                                                    ctypes.byref(error)), error)
 
     def rows(self) -> _library.Rows:
         rows = _library.Rows()

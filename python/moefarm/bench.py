@@ -1,13 +1,13 @@
-"""Measures tokens per second of a transformers model with moefarm's experts and with transformers' own, in one
-process.
+"""Measures tokens per second of a transformers model with moefarm's experts and with transformers' own.
 
     python3 -m moefarm.bench --table tuned_fmoe.csv                        # Qwen3-30B-A3B, 6 layers, on a GPU
     python3 -m moefarm.bench --model mixtral-8x7b --layers 2 --batch 1,16
     python3 -m moefarm.bench --model small --device cpu
 
-The model has the sizes of the named model, fewer layers and random weights. One step is a forward of one token
-per sequence, without a key-value cache. `forward` is the step as Python issues it; `graph` is a replay of the
-step in a CUDA graph. The rate is that of the faster one. Errors are relative to `eager`."""
+All run in one process. The model has the sizes of the named model, fewer layers and random weights. A step is
+a forward of one token per sequence, without a key-value cache. `forward` is the step as Python issues it;
+`graph` is a replay of the step in a CUDA graph. The rate is that of the faster one. Errors are relative to
+`eager`."""
 from __future__ import annotations
 
 import argparse

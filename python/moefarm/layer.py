@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import weakref
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
@@ -9,7 +10,7 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
 import torch
 
 from moefarm import _library
-from moefarm._handle import open_handle, torch_device, workspace_of
+from moefarm._handle import guard, open_handle, torch_device, workspace_of
 from moefarm._library import Error
 from moefarm.ops._fused_moe import register
 
@@ -23,6 +24,8 @@ _FP8 = ("torch.float8_e4m3fn", "torch.float8_e4m3fn")
 # Data types of the quantised activations and of the weights, where the quantisation implies them.
 _DTYPES = {"QuantType.No": ("torch.bfloat16", "torch.bfloat16"), "QuantType.per_1x128": _FP8,
            "QuantType.per_Token": _FP8, "QuantType.per_Tensor": _FP8}
+_TYPES = {torch.int32: _library.INT32, torch.int64: _library.INT64, torch.float32: _library.FLOAT32,
+          torch.bfloat16: _library.BFLOAT16}
 Dtype = Union[None, str, torch.dtype]
 
 
@@ -64,6 +67,8 @@ class Layer:
     form: further properties in the table's spelling, for example "limit:7" or "ep:0/384".
     max_tokens: a call with more tokens runs in several steps of at most this number.
     device: a CPU or GPU; the default is the current GPU, or the CPU on a machine without a GPU.
+    w1_layout, w2_layout: layouts to pack w1 and w2 in, such as "row"; the default is what the table's rows
+        need.
 
     Raises moefarm.Error with libfmoe's message if a parameter or the table is refused.
 
@@ -87,7 +92,8 @@ class Layer:
                  inter_dim: int, experts: int, topk: int, activation: str = "silu", quant: str = "none",
                  activation_dtype: Dtype = None, weight_dtype: Dtype = None, bias: bool = False,
                  gated: bool = True, weight_before_activation: bool = False, form: str = "",
-                 max_tokens: int = 4096, device: Union[None, str, torch.device] = None) -> None:
+                 max_tokens: int = 4096, device: Union[None, str, torch.device] = None,
+                 w1_layout: Optional[str] = None, w2_layout: Optional[str] = None) -> None:
         self.model_dim, self.inter_dim, self.experts, self.topk = model_dim, inter_dim, experts, topk
         self.gated, self.max_tokens, self.form = gated, max_tokens, _form(form, bias)
         self.activation = _spelling(activation, ACTIVATIONS, "ActivationType.")
@@ -98,7 +104,8 @@ class Layer:
             table = os.fspath(table)
         self._handle = open_handle(self.device, table)
         self._library = self._handle.library
-        self._pointer = self._open(weight_before_activation)
+        self.weight_before_activation = weight_before_activation
+        self._pointer = self._open(w1_layout, w2_layout)
         weakref.finalize(self, _close, self._handle, self._pointer).atexit = False
         self.workspace_bytes = int(self._library.fmoe_workspace_bytes(self._pointer))
         self._workspace = workspace_of(self.device)
@@ -109,7 +116,8 @@ class Layer:
         self.b1: Optional[torch.Tensor] = None
         self.b2: Optional[torch.Tensor] = None
         self.calibration: Optional[torch.Tensor] = None
-        self._call = _library.Call(weights_type=_library.FLOAT32)
+        self._call = _library.Call()
+        self._converts = False  # prebuilt kernels read only int32 ids and float32 weights
         self.id = register(self)  # a compiled graph holds this number
 
     # ---- opening ----
@@ -122,14 +130,16 @@ class Layer:
         default = known or ("", "")
         return str(activation or default[0]), str(weight or default[1])
 
-    def _open(self, weight_before_activation: bool) -> ctypes.c_void_p:
+    def _open(self, *layouts: Optional[str]) -> ctypes.c_void_p:
         model = _library.LayerModel(
             self.model_dim, self.inter_dim, self.experts, self.topk, self.activation.encode(),
             b"torch.bfloat16", self.activation_dtype.encode(), self.weight_dtype.encode(),
-            self.quant.encode(), self.gated, weight_before_activation, self.form.encode(), self.max_tokens)
+            self.quant.encode(), self.gated, self.weight_before_activation, self.form.encode(),
+            self.max_tokens, 0, *(name.encode() if name else None for name in layouts))
         error, pointer = _library.ErrorText(), ctypes.c_void_p()
-        _library.check(self._library.fmoe_layer_open(self._handle.pointer, ctypes.byref(model),
-                                                     ctypes.byref(error), ctypes.byref(pointer)), error)
+        with guard(self.device):
+            _library.check(self._library.fmoe_layer_open(self._handle.pointer, ctypes.byref(model),
+                                                         ctypes.byref(error), ctypes.byref(pointer)), error)
         return pointer
 
     def _weight(self, which: int) -> _library.Weight:
@@ -142,6 +152,14 @@ class Layer:
         """The layouts in which the kernels read w1 and w2, for example ("row", "panel16")."""
         first, second = (weight.layout.decode() for weight in self._weights)
         return first, second
+
+    def shape(self, tokens: int) -> str:
+        """Returns the row of untuned_fmoe.csv that describes this layer, with the columns `token` to
+        `doweight_stage1` and `form`."""
+        values = [tokens, self.model_dim, self.inter_dim, self.experts, self.topk, self.activation,
+                  "torch.bfloat16", self.activation_dtype, self.weight_dtype, self.quant, int(self.gated),
+                  int(self.weight_before_activation)] + [self.form] * bool(self.form)
+        return ",".join(map(str, values))
 
     # ---- weights ----
 
@@ -175,15 +193,31 @@ class Layer:
         weight = self._weights[which - 1]
         for part, tensor, n in zip(("", "_scale", "_factor"), parts, weight.bytes):
             self._check_part(f"w{which}{part}", tensor, n)
-        # contiguous copies only where needed; `parts` and `packed` have equal sizes in every layout
-        source = [tensor.detach().contiguous() if tensor is not None else None for tensor in parts]
+        # in every layout the parts have the sizes of layout "row"
+        source = [None if part is None else part.detach().to(self.device).contiguous() for part in parts]
         if weight.layout == b"row":
-            return [None if tensor is None else tensor.to(self.device) for tensor in source]
-        host = [None if tensor is None else tensor.cpu() for tensor in source]
-        packed = [None if tensor is None else torch.empty_like(tensor) for tensor in host]
-        result = self._library.fmoe_layer_pack(self._pointer, which, _addresses(host), _addresses(packed))
-        _library.check(result, what=f"packing w{which} to layout {weight.layout.decode()}")
-        return [None if tensor is None else tensor.to(self.device) for tensor in packed]
+            return source
+        packed = [None if part is None else torch.empty_like(part) for part in source]
+        with guard(self.device):
+            result = self._library.fmoe_layer_pack_device(self._pointer, which, _addresses(source),
+                                                          _addresses(packed), self._current_stream())
+        if result == -errno.ENOTSUP:
+            packed = self._pack_on_host(which, source)
+        else:
+            _library.check(result, what=f"packing w{which} to layout {weight.layout.decode()}")
+        return packed
+
+    def _pack_on_host(self, which: int,
+                      parts: Sequence[Optional[torch.Tensor]]) -> List[Optional[torch.Tensor]]:
+        source = [None if part is None else part.cpu() for part in parts]
+        packed = [None if part is None else torch.empty_like(part) for part in source]
+        _library.check(self._library.fmoe_layer_pack(self._pointer, which, _addresses(source),
+                                                     _addresses(packed)), what=f"packing w{which}")
+        return [None if part is None else part.to(self.device) for part in packed]
+
+    def _current_stream(self) -> int:
+        index = self.device.index
+        return 0 if index is None else torch._C._cuda_getCurrentRawStream(index)
 
     def _check_part(self, name: str, tensor: Optional[torch.Tensor], n: int) -> None:
         found = 0 if tensor is None else tensor.numel() * tensor.element_size()
@@ -240,10 +274,6 @@ class Layer:
         """Runs the layer once, without torch's dispatcher: writes y. The parameters are those of a call."""
         self._check(x, topk_ids, topk_weights, y)
         x, topk_ids, topk_weights = x.contiguous(), topk_ids.contiguous(), topk_weights.contiguous()
-        if topk_ids.dtype != torch.int32:
-            topk_ids = topk_ids.to(torch.int32)
-        if topk_weights.dtype != torch.float32:
-            topk_weights = topk_weights.to(torch.float32)
         n = x.shape[0]
         if n <= self.max_tokens:
             if n > 0:
@@ -257,21 +287,28 @@ class Layer:
              workspace: Optional[torch.Tensor]) -> None:
         index, call = self.device.index, self._call
         if index is not None and torch.cuda.current_device() != index:
-            with torch.cuda.device(index):  # libfmoe makes its device the current one
+            with guard(self.device):
                 return self._run(x, ids, weights, y, workspace)
-        stream = 0 if index is None else torch._C._cuda_getCurrentRawStream(index)
+        stream = self._current_stream()
+        if self._converts:
+            ids, weights = ids.to(torch.int32), weights.to(torch.float32)
         with self._handle.lock:
             call.tokens, call.stream = x.shape[0], stream
             call.x, call.ids, call.weights = x.data_ptr(), ids.data_ptr(), weights.data_ptr()
+            call.ids_type, call.weights_type = _TYPES[ids.dtype], _TYPES[weights.dtype]
             call.y = y.data_ptr()
             if workspace is not None:
                 call.workspace, call.workspace_bytes = workspace.data_ptr(), workspace.numel()
             else:
                 shared = self._workspace
+                shared.used = True
                 call.workspace, call.workspace_bytes = shared.address, shared.bytes
                 if index is not None:
                     shared.order(stream)
             result = self._library.fmoe_run(self._pointer, ctypes.addressof(call))
+        if result == -errno.ENOTSUP and not self._converts:
+            self._converts = True
+            return self._run(x, ids, weights, y, workspace)
         if result < 0:
             _library.check(result, what=f"a call with {x.shape[0]} tokens and a workspace of "
                                         f"{call.workspace_bytes} bytes")

@@ -38,9 +38,10 @@ class Bench(unittest.TestCase):
         results = [bench.Result("grouped_mm", 16, 4.0, 2.0, ""), bench.Result("moefarm", 16, 3.0, 1.0, ""),
                    bench.Result("batched_mm", 16, None, None, "out of memory")]
         rows = list(bench.lines(results))
-        self.assertEqual(rows[1:4], ["   16  grouped_mm        4.00      2.00      8,000   1.00",
-                                     "   16  moefarm           3.00      1.00     16,000   2.00",
-                                     "   16  batched_mm           -         -          0   0.00  out of memory"])
+        self.assertEqual(rows[1:4], [
+            "   16  grouped_mm        4.00      2.00      8,000   1.00",
+            "   16  moefarm           3.00      1.00     16,000   2.00",
+            "   16  batched_mm           -         -          0   0.00  out of memory"])
 
     def test_refused_options(self) -> None:
         for options in (["--batch", "0"], ["--experts", "eagre"], ["--model", "none"]):

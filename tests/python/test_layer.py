@@ -1,6 +1,7 @@
 """moefarm.Layer and moefarm.ops.fused_moe against a reference of torch, on the CPU or on the device that
 MOEFARM_TEST_TORCH_DEVICE names."""
 import doctest
+import errno
 import os
 import pathlib
 import sys
@@ -17,6 +18,8 @@ except ImportError as error:
 import moe_reference as reference
 import moefarm
 import moefarm.layer
+import tuned_table
+from moefarm import _library
 
 DEVICE = os.environ.get("MOEFARM_TEST_TORCH_DEVICE", "cpu")
 H, I, E, K = 256, 128, 8, 3
@@ -43,11 +46,28 @@ def biases(seed: int = 3) -> Tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(E, 2 * I, generator=g).to(DEVICE), torch.randn(E, H, generator=g).to(DEVICE)
 
 
-def bf16_layer(**options: Any) -> moefarm.Layer:
-    layer = moefarm.Layer(None, model_dim=H, inter_dim=I, experts=E, topk=K, device=DEVICE,
+def bf16_layer(table: Optional[pathlib.Path] = None, **options: Any) -> moefarm.Layer:
+    layer = moefarm.Layer(table, model_dim=H, inter_dim=I, experts=E, topk=K, device=DEVICE,
                           **{"max_tokens": 64, **options})
     layer.pack(*weights_of())
     return layer
+
+
+class OldKernels:
+    """libfmoe, except that calls with other types than int32 and float32 are refused."""
+
+    def __init__(self, library: Any) -> None:
+        self.library, self.refused = library, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.library, name)
+
+    def fmoe_run(self, layer: Any, address: int) -> int:
+        call = _library.Call.from_address(address)
+        if (call.ids_type, call.weights_type) == (_library.INT32, _library.FLOAT32):
+            return int(self.library.fmoe_run(layer, address))
+        self.refused += 1
+        return -errno.ENOTSUP
 
 
 class Results(unittest.TestCase):
@@ -68,6 +88,15 @@ class Results(unittest.TestCase):
             for type_ in (torch.float32, torch.bfloat16):
                 expected = reference.moe(x, *weights_of(), ids, p.to(type_))
                 self.check(layer(x, ids.to(ids_type), p.to(type_)), expected, BF16)
+
+    def test_kernels_that_read_only_int32_and_float32(self) -> None:
+        layer = bf16_layer()
+        old = OldKernels(layer._library)
+        layer._library = old
+        x, ids, p = inputs(7)
+        for _ in range(2):
+            self.check(layer(x, ids, p.bfloat16()), reference.moe(x, *weights_of(), ids, p.bfloat16()), BF16)
+        self.assertEqual(old.refused, 1)
 
     def test_strided_inputs(self) -> None:
         layer = bf16_layer()
@@ -95,6 +124,28 @@ class Results(unittest.TestCase):
             layer.pack(q1, q2, s1, s2, **given)
             x, ids, p = inputs(20)
             self.check(layer(x, ids, p), reference.moe(x, d1, d2, ids, p, **given), FP8)
+
+    def test_packed_layouts(self) -> None:
+        layer = bf16_layer(w1_layout="panel16", w2_layout="panel16")
+        self.assertEqual(layer.layouts, ("panel16", "panel16"))
+        x, ids, p = inputs(7)
+        self.check(layer(x, ids, p), reference.moe(x, *weights_of(), ids, p), BF16)
+
+    def test_tuned_rows(self) -> None:
+        fallback = bf16_layer()
+        with tempfile.TemporaryDirectory() as folder:
+            table = pathlib.Path(folder, "tuned.csv")
+            tuned_table.write(table, fallback, (4, 32))
+            layer = bf16_layer(table=table)
+            found = [layer.served(n).tuned for n in (3, 4, 5, 32)]
+            self.assertEqual(found, [True, True, False, True])
+            self.assertEqual((layer.served(17).us, layer.served(17).line), (42.0, 3))
+            x, ids, p = inputs(20)
+            self.check(layer(x, ids, p), reference.moe(x, *weights_of(), ids, p), BF16)
+            self.assertEqual(layer.misses, 0)
+            tuned_table.write(table, fallback, (8,))
+            layer.reload()
+            self.assertEqual([layer.served(n).tuned for n in (4, 5, 32)], [False, True, False])
 
     def test_more_tokens_than_max_tokens(self) -> None:
         layer = bf16_layer(max_tokens=16)
