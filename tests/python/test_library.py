@@ -14,7 +14,8 @@ import moefarm
 from moefarm import _library
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-STRUCTURES: Dict[str, Type[ctypes.Structure]] = {
+Structures = Dict[str, Type[ctypes.Structure]]
+STRUCTURES: Structures = {
     "fmoe_error": _library.ErrorText, "fmoe_rows": _library.Rows, "fmoe_layer_model": _library.LayerModel,
     "fmoe_weight": _library.Weight, "fmoe_served": _library.Served, "fmoe_call": _library.Call}
 
@@ -28,30 +29,35 @@ def layout_of(structure: Type[ctypes.Structure]) -> List[int]:
     return [ctypes.sizeof(structure)] + [n for field in offsets for n in (field.offset, field.size)]
 
 
-def c_program() -> str:
-    """Prints size, offsets and sizes of the members of each structure of fmoe.h, one line per structure."""
-    lines = ["#include <fmoe.h>", "#include <stdio.h>", "int main(void) {"]
-    for name, structure in STRUCTURES.items():
+def c_program(structures: Structures) -> str:
+    """Prints size, offsets and sizes of the members of each structure, one line per structure."""
+    lines = ["#include <fmoe_ops.h>", "#include <stdio.h>", "int main(void) {"]
+    for name, structure in structures.items():
         lines.append(f'printf("{name} %zu", sizeof(struct {name}));')
-        lines += [f'printf(" %zu %zu", offsetof(struct {name}, {field}), '
-                  f"sizeof(((struct {name} *)0)->{field}));" for field in fields(structure)]
+        lines += [f'printf(" %zu %zu", offsetof(struct {name}, {field.rstrip("_")}), '
+                  f"sizeof(((struct {name} *)0)->{field.rstrip('_')}));" for field in fields(structure)]
         lines.append('printf("\\n");')
     return "\n".join([*lines, "return 0; }"])
 
 
+def check_layouts(test: unittest.TestCase, structures: Structures) -> None:
+    """The structures have the sizes and offsets that C gives them."""
+    cc = shutil.which("cc")
+    if not cc:
+        test.skipTest("no C compiler")
+    with tempfile.TemporaryDirectory() as folder:
+        source = pathlib.Path(folder, "layout.c")
+        source.write_text(c_program(structures), encoding="utf-8")
+        subprocess.run([cc, f"-I{ROOT / 'fmoe'}", str(source), "-o", folder + "/layout"], check=True)
+        printed = subprocess.run([folder + "/layout"], check=True, capture_output=True, text=True).stdout
+    for line in printed.splitlines():
+        name, *numbers = line.split()
+        test.assertEqual(layout_of(structures[name]), [int(n) for n in numbers], name)
+
+
 class Declarations(unittest.TestCase):
     def test_structures_equal_the_header(self) -> None:
-        cc = shutil.which("cc")
-        if not cc:
-            self.skipTest("no C compiler")
-        with tempfile.TemporaryDirectory() as folder:
-            source = pathlib.Path(folder, "layout.c")
-            source.write_text(c_program(), encoding="utf-8")
-            subprocess.run([cc, f"-I{ROOT / 'fmoe'}", str(source), "-o", folder + "/layout"], check=True)
-            printed = subprocess.run([folder + "/layout"], check=True, capture_output=True, text=True).stdout
-        for line in printed.splitlines():
-            name, *numbers = line.split()
-            self.assertEqual(layout_of(STRUCTURES[name]), [int(n) for n in numbers], name)
+        check_layouts(self, STRUCTURES)
 
     def test_functions_are_exported(self) -> None:
         self.assertTrue(_library.load().fmoe_version().decode().startswith(_library.ABI))
