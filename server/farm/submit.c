@@ -183,12 +183,33 @@ static bool add_list(cJSON *receipt, const char *name, const cJSON *list)
     return cJSON_AddItemToObject(receipt, name, list ? cJSON_Duplicate(list, true) : cJSON_CreateArray());
 }
 
+/* Prints the classes of the connected workers: " (connected: gfx942/304, sm_90/132)"; "" without workers. */
+static void print_connected(const struct mf_farm *f, char *buf, size_t cap)
+{
+    size_t len = 0;
+    buf[0] = '\0';
+    for (size_t i = 0; i < f->slots.n; i++) {
+        const struct mf_slot *slot = f->slots.all[i];
+        char text[MF_DEVICE_CLASS_TEXT_MAX];
+        bool known = false;
+        for (size_t j = 0; j < i; j++)
+            known |= f->slots.all[j]->class_id == slot->class_id;
+        mf_device_class_print(&slot->class, text);
+        if (known || len + strlen(text) + sizeof(" (connected: )") > cap)
+            continue;
+        mf_format(buf + len, cap - len, "%s%s", len == 0 ? " (connected: " : ", ", text);
+        len += strlen(buf + len);
+    }
+    if (len > 0)
+        mf_format(buf + len, cap - len, ")");
+}
+
 /* Adds a warning for each class that has no connected worker. */
 static int add_warnings(struct mf_farm *f, const struct mf_ids *classes, cJSON *receipt)
 {
     cJSON *list = cJSON_AddArrayToObject(receipt, "warnings");
     for (size_t i = 0; list && i < classes->n; i++) {
-        char text[160], class_text[MF_DEVICE_CLASS_TEXT_MAX];
+        char text[480], connected[320], class_text[MF_DEVICE_CLASS_TEXT_MAX];
         struct mf_device_class class;
         if (mf_slots_count(&f->slots, classes->all[i]) > 0)
             continue;
@@ -199,8 +220,9 @@ static int add_warnings(struct mf_farm *f, const struct mf_ids *classes, cJSON *
             if (r < 0)
                 return r;
             mf_device_class_print(&class, class_text);
-            mf_format(text, sizeof(text), "no worker of class %s is connected; its tasks wait for one",
-                      class_text);
+            print_connected(f, connected, sizeof(connected));
+            mf_format(text, sizeof(text), "no worker of class %s is connected%s; its tasks wait for one",
+                      class_text, connected);
         }
         if (!cJSON_AddItemToArray(list, cJSON_CreateString(text)))
             return -ENOMEM;

@@ -62,7 +62,7 @@ static const struct {
                              "\"no worker of class gfx942/304 is connected; its tasks wait for one\"]"},
 };
 
-MF_TEST(warns_of_classes_without_worker, .rows = MF_ARRAY_LEN(absent))
+static void assert_warnings(const char *classes, const char *warnings)
 {
     struct mf_shape shape;
     struct mf_submission s = {.name = "one",
@@ -75,12 +75,36 @@ MF_TEST(warns_of_classes_without_worker, .rows = MF_ARRAY_LEN(absent))
                                     "torch.bfloat16,QuantType.No,1,0",
                                     &shape),
                      0);
-    if (*absent[_i].classes)
-        ck_assert_int_eq(
-            mf_batch_option_parse(mf_batch_option_find("classes"), absent[_i].classes, &s.options), 0);
+    if (*classes)
+        ck_assert_int_eq(mf_batch_option_parse(mf_batch_option_find("classes"), classes, &s.options), 0);
     ck_assert_int_eq(mf_farm_submit(&farm, &s, &receipt), 0);
     _cleanup_(mf_freep) char *text = mf_json_print(mf_json_array(receipt, "warnings"));
-    ck_assert_str_eq(text, absent[_i].warnings);
+    ck_assert_str_eq(text, warnings);
+}
+
+MF_TEST(warns_of_classes_without_worker, .rows = MF_ARRAY_LEN(absent))
+{
+    assert_warnings(absent[_i].classes, absent[_i].warnings);
+}
+
+static void add_worker(const char *name, const char *class)
+{
+    struct mf_peer peer = {.len = 1, .id = {(uint8_t)name[0]}};
+    struct mf_slot *slot;
+    ck_assert_int_eq(mf_slots_add(&farm.slots, name, &peer, &slot), 0);
+    ck_assert_int_eq(mf_device_class_parse(class, &slot->class), 0);
+    ck_assert_int_eq(mf_store_class(farm.store, &slot->class, &slot->class_id), 0);
+}
+
+/* A mistyped class is easy to see beside the classes of the connected workers. */
+MF_TEST(warns_with_the_connected_classes)
+{
+    add_worker("a", "cpu-x/2");
+    add_worker("b", "cpu-x/2");
+    add_worker("c", "gfx942/304");
+    assert_warnings("gfx942/3044", "[\"no worker of class gfx942/3044 is connected (connected: cpu-x/2, "
+                                   "gfx942/304); its tasks wait for one\"]");
+    assert_warnings("gfx942/304", "[]");
 }
 
 static const struct {
