@@ -32,6 +32,15 @@ MODELS: Dict[str, Tuple[str, Dict[str, Any]]] = {
     "mixtral": ("Mixtral", {"intermediate_size": 256, "num_local_experts": 8, "num_experts_per_tok": 2}),
     "gpt-oss": ("GptOss", {"intermediate_size": 128, "num_local_experts": 8, "num_experts_per_tok": 4}),
 }
+OTHERS: Dict[str, Tuple[str, Dict[str, Any]]] = {
+    "deepseek-v3": ("DeepseekV3", {"moe_intermediate_size": 64, "intermediate_size": 256,
+                                   "n_routed_experts": 16, "num_local_experts": 16,
+                                   "num_experts_per_tok": 4, "n_group": 4,
+                                   "topk_group": 2, "first_k_dense_replace": 1, "q_lora_rank": 32,
+                                   "kv_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 16,
+                                   "v_head_dim": 32, "num_key_value_heads": 4, "head_dim": 16}),
+    "olmoe": ("Olmoe", {"intermediate_size": 64, "num_experts": 16, "num_experts_per_tok": 4}),
+}
 # Relative error of a token's logits. `grouped_mm` differs from `eager` by about as much. A router with a near
 # tie chooses another expert, so a few tokens may differ by more.
 LIMIT = 0.03
@@ -41,7 +50,7 @@ torch.set_num_threads(1)  # the models are small
 
 
 def model_of(kind: str) -> Any:
-    name, options = MODELS[kind]
+    name, options = {**MODELS, **OTHERS}[kind]
     torch.manual_seed(3)
     config = getattr(transformers, name + "Config")(**{**COMMON, **options})
     model = getattr(transformers, name + "ForCausalLM")(config).to(torch.bfloat16).to(DEVICE).eval()
@@ -106,7 +115,7 @@ class Decoded:
 
 class Models(unittest.TestCase):
     def test_logits(self) -> None:
-        for kind in MODELS:
+        for kind in (*MODELS, *OTHERS):
             with self.subTest(kind):
                 eager, grouped, ours = model_of(kind), model_of(kind), prepared(kind)
                 eager.set_experts_implementation("eager")

@@ -38,7 +38,7 @@ def _layer_of(number: int) -> Layer:
 
 def _fused_moe(x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor,
                layer: int) -> torch.Tensor:
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
     _layer_of(layer).run(x, topk_ids, topk_weights, y)
     return y
 
@@ -49,7 +49,7 @@ def _fused_moe_out(x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.
 
 
 def _fake(x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor, layer: int) -> torch.Tensor:
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def _fake_out(x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor, layer: int,
