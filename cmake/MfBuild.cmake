@@ -32,12 +32,8 @@ pkg_check_modules(MHD REQUIRED IMPORTED_TARGET libmicrohttpd)
 pkg_check_modules(SQLITE REQUIRED IMPORTED_TARGET sqlite3)
 pkg_check_modules(JEMALLOC REQUIRED IMPORTED_TARGET jemalloc)
 pkg_check_modules(CHECK REQUIRED IMPORTED_TARGET check)
-# Do not use oneDNN's CMake package, because it needs Debian's OpenCL development package.
+# oneDNN's headers; the library is loaded at run time.
 find_path(DNNL_INCLUDE_DIR dnnl.h REQUIRED)
-find_library(DNNL_LIBRARY dnnl REQUIRED)
-add_library(DNNL::dnnl UNKNOWN IMPORTED)
-set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION ${DNNL_LIBRARY}
-    INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE_DIR})
 find_package(Threads REQUIRED)
 
 add_library(mf_build INTERFACE)

@@ -98,6 +98,11 @@ set(CPACK_DEBIAN_WORKER_DESCRIPTION
     "The worker: measures kernels on this machine's GPUs or its CPU.")
 set(CPACK_DEBIAN_CLI_DESCRIPTION
     "The command line: submits shapes to a farm and fetches tuned tables. With documentation.")
+# oneDNN and libcurl are loaded at run time, so dpkg-shlibdeps does not find them.
+set(CPACK_DEBIAN_WORKER_PACKAGE_DEPENDS libdnnl2)
+set(CPACK_DEBIAN_CLI_PACKAGE_DEPENDS libcurl4)
+set(CPACK_DEBIAN_CLI_PACKAGE_RECOMMENDS libdnnl2)
+set(CPACK_DEBIAN_FMOE_PACKAGE_RECOMMENDS "libdnnl2, libcurl4")
 # The worker loads GPU runtimes at run time if they are installed, so the package does not depend on them.
 set(CPACK_DEBIAN_WORKER_PACKAGE_SUGGESTS libamdhip64-5)
 # `moefarm tune` starts a farm of its own if these packages are installed.

@@ -139,6 +139,10 @@ static int start(struct fmoe *f, const char *url, const char *token_file, int64_
     e = mf_http_new(url, &(struct mf_http_access){.token = token, .ca = "", .request_ms = REQUEST_MS},
                     &r->http);
     explicit_bzero(token, sizeof(token));
+    if (e == -ELIBACC)
+        return fmoe_fail(error, e,
+                         "libcurl.so.4 not found, which sends reports: install Debian's package "
+                         "libcurl4");
     if (e < 0)
         return fmoe_fail(error, e, "url '%s': %s", url,
                          e == -EPERM ? "a token requires https or a loopback address"

@@ -58,6 +58,8 @@ int mf_api_connect(const struct mf_cli *cli, struct mf_http **ret)
         return mf_cli_fail(MF_EXIT_USAGE,
                            "--url '%s': not a URL; use https://host:port, or http:// for this machine",
                            cli->url);
+    if (r == -ELIBACC)
+        return mf_cli_fail(MF_EXIT_UNREACHED, "libcurl.so.4 not found: install Debian's package libcurl4");
     if (r < 0)
         return mf_cli_fail(MF_EXIT_UNREACHED, "out of memory");
     return 0;

@@ -3,12 +3,30 @@
 #include <arpa/inet.h>
 #include <curl/curl.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
 #include "common/base/secret.h"
+#include "common/base/shared_library.h"
 #include "common/base/text.h"
+
+/* libcurl is loaded at run time: of the programs that load libfmoe, few report misses. */
+#define CURL_FILE "libcurl.so.4"
+/* clang-format off */
+#define CURL_CALLS(X)                                                                        \
+    X(curl_, easy_cleanup) X(curl_, easy_getinfo) X(curl_, easy_init) X(curl_, easy_perform) \
+    X(curl_, easy_reset) X(curl_, easy_setopt) X(curl_, easy_strerror) X(curl_, free)        \
+    X(curl_, global_init) X(curl_, slist_append) X(curl_, slist_free_all) X(curl_, url)      \
+    X(curl_, url_cleanup) X(curl_, url_get) X(curl_, url_set)
+/* clang-format on */
+static struct {
+    CURL_CALLS(MF_FUNCTION_POINTER)
+} curl;
+static const char *const curl_functions[] = {CURL_CALLS(MF_FUNCTION_NAME)};
+static pthread_once_t curl_once = PTHREAD_ONCE_INIT;
+static int curl_error;
 
 struct mf_http {
     CURL *curl;
@@ -94,7 +112,7 @@ static size_t on_stream(char *bytes, size_t size, size_t n, void *context)
     struct mf_http *h = context;
     long status = 0;
 
-    (void)curl_easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, &status);
+    (void)curl.easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, &status);
     if (status != 200)
         return size * n;
     h->callback_error = mf_sse_feed(h->sse, bytes, size * n);
@@ -109,7 +127,7 @@ static int stream_progress(void *context, curl_off_t a, curl_off_t b, curl_off_t
     long status = 0;
 
     (void)a, (void)b, (void)c, (void)d;
-    (void)curl_easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, &status);
+    (void)curl.easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, &status);
     if (status != 200)
         return 0;
     /* libcurl also calls this after a failed on_stream, whose error must not be lost */
@@ -120,27 +138,37 @@ static int stream_progress(void *context, curl_off_t a, curl_off_t b, curl_off_t
 
 static void url_freep(CURLU **u)
 {
-    curl_url_cleanup(*u);
+    curl.url_cleanup(*u);
 }
 static void text_freep(char **text)
 {
-    curl_free(*text);
+    curl.free(*text);
 }
 
 /* True if the URL's host is a loopback address. Parses the URL, because a prefix comparison would also accept
  * "localhost.example.org" and "localhost@example.org". */
 static bool is_loopback(const char *url)
 {
-    _cleanup_(url_freep) CURLU *u = curl_url();
+    _cleanup_(url_freep) CURLU *u = curl.url();
     _cleanup_(text_freep) char *host = NULL;
     struct in_addr four;
 
-    if (!u || curl_url_set(u, CURLUPART_URL, url, 0) != CURLUE_OK ||
-        curl_url_get(u, CURLUPART_HOST, &host, 0) != CURLUE_OK)
+    if (!u || curl.url_set(u, CURLUPART_URL, url, 0) != CURLUE_OK ||
+        curl.url_get(u, CURLUPART_HOST, &host, 0) != CURLUE_OK)
         return false;
     if (inet_pton(AF_INET, host, &four) == 1)
         return ntohl(four.s_addr) >> 24 == 127;
     return strcasecmp(host, "localhost") == 0 || strcmp(host, "[::1]") == 0;
+}
+
+static void load_curl(void)
+{
+    curl_error = mf_shared_library_load(CURL_FILE, curl_functions, MF_ARRAY_LEN(curl_functions), &curl);
+    /* Not thread-safe before libcurl 7.84 */
+    if (curl_error == 0 && curl.global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
+        curl_error = -ENOMEM;
+    if (curl_error == -ENOENT)
+        curl_error = -ELIBACC;
 }
 
 int mf_http_new(const char *url, const struct mf_http_access *access, struct mf_http **ret)
@@ -150,11 +178,11 @@ int mf_http_new(const char *url, const struct mf_http_access *access, struct mf_
 
     if (strncasecmp(url, "http://", 7) != 0 && strncasecmp(url, "https://", 8) != 0)
         return -EINVAL;
+    (void)pthread_once(&curl_once, load_curl);
+    if (curl_error < 0)
+        return curl_error;
     if (*access->token && strncasecmp(url, "https://", 8) != 0 && !is_loopback(url))
         return -EPERM;
-    /* Not thread-safe before libcurl 7.84 */
-    if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
-        return -ENOMEM;
     h = calloc(1, sizeof(*h));
     if (!h)
         return -ENOMEM;
@@ -165,7 +193,7 @@ int mf_http_new(const char *url, const struct mf_http_access *access, struct mf_
         mf_format(h->authorization, sizeof(h->authorization), "Bearer %s", access->token);
     while (len > 0 && url[len - 1] == '/')
         len--;
-    h->curl = curl_easy_init();
+    h->curl = curl.easy_init();
     if (!h->curl || mf_buf_add(&h->url, url, len) < 0)
         return -ENOMEM;
     *ret = MF_TAKE(h);
@@ -177,7 +205,7 @@ struct mf_http *mf_http_free(struct mf_http *h)
     if (!h)
         return NULL;
     if (h->curl)
-        curl_easy_cleanup(h->curl);
+        curl.easy_cleanup(h->curl);
     mf_buf_release(&h->url);
     explicit_bzero(h->authorization, sizeof(h->authorization));
     free(h);
@@ -192,23 +220,23 @@ const char *mf_http_error(const struct mf_http *h)
 /* Sets the options common to all requests. */
 static void prepare(struct mf_http *h, const char *url)
 {
-    curl_easy_reset(h->curl);
+    curl.easy_reset(h->curl);
     h->curl_text[0] = h->error[0] = '\0';
     h->callback_error = 0;
     h->headers_len = 0;
-    curl_easy_setopt(h->curl, CURLOPT_URL, url);
-    curl_easy_setopt(h->curl, CURLOPT_ERRORBUFFER, h->curl_text);
-    curl_easy_setopt(h->curl, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(h->curl, CURLOPT_HEADERFUNCTION, on_header);
-    curl_easy_setopt(h->curl, CURLOPT_HEADERDATA, h);
-    curl_easy_setopt(h->curl, CURLOPT_PROTOCOLS_STR, "http,https");
+    curl.easy_setopt(h->curl, CURLOPT_URL, url);
+    curl.easy_setopt(h->curl, CURLOPT_ERRORBUFFER, h->curl_text);
+    curl.easy_setopt(h->curl, CURLOPT_NOSIGNAL, 1L);
+    curl.easy_setopt(h->curl, CURLOPT_HEADERFUNCTION, on_header);
+    curl.easy_setopt(h->curl, CURLOPT_HEADERDATA, h);
+    curl.easy_setopt(h->curl, CURLOPT_PROTOCOLS_STR, "http,https");
     /* Connect directly, because the proxies in the environment are for other hosts */
-    curl_easy_setopt(h->curl, CURLOPT_PROXY, "");
-    curl_easy_setopt(h->curl, CURLOPT_USERAGENT, "moefarm/" MF_VERSION);
-    curl_easy_setopt(h->curl, CURLOPT_CONNECTTIMEOUT_MS, MF_HTTP_CONNECT_MS);
-    curl_easy_setopt(h->curl, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
+    curl.easy_setopt(h->curl, CURLOPT_PROXY, "");
+    curl.easy_setopt(h->curl, CURLOPT_USERAGENT, "moefarm/" MF_VERSION);
+    curl.easy_setopt(h->curl, CURLOPT_CONNECTTIMEOUT_MS, MF_HTTP_CONNECT_MS);
+    curl.easy_setopt(h->curl, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
     if (*h->ca)
-        curl_easy_setopt(h->curl, CURLOPT_CAINFO, h->ca);
+        curl.easy_setopt(h->curl, CURLOPT_CAINFO, h->ca);
 }
 
 static int refuse_headers(struct mf_http *h, const char *or_else)
@@ -242,8 +270,8 @@ static int stopped(struct mf_http *h)
 
 static int perform(struct mf_http *h)
 {
-    CURLcode code = curl_easy_perform(h->curl);
-    const char *text = h->curl_text[0] ? h->curl_text : curl_easy_strerror(code);
+    CURLcode code = curl.easy_perform(h->curl);
+    const char *text = h->curl_text[0] ? h->curl_text : curl.easy_strerror(code);
 
     if (code == CURLE_OK)
         return 0;
@@ -271,7 +299,7 @@ static int add_header(struct curl_slist **list, const char *name, const char *va
     struct curl_slist *longer;
 
     mf_format(line, sizeof(line), "%s: %s", name, value);
-    longer = curl_slist_append(*list, line);
+    longer = curl.slist_append(*list, line);
     if (!longer)
         return -ENOMEM;
     *list = longer;
@@ -280,7 +308,7 @@ static int add_header(struct curl_slist **list, const char *name, const char *va
 
 static void slist_freep(struct curl_slist **list)
 {
-    curl_slist_free_all(*list);
+    curl.slist_free_all(*list);
 }
 
 int mf_http_send(struct mf_http *h, const struct mf_http_request *q, struct mf_http_reply *ret)
@@ -297,14 +325,14 @@ int mf_http_send(struct mf_http *h, const struct mf_http_request *q, struct mf_h
     h->reply = ret;
     h->sse = NULL;
     mf_buf_clear(&ret->body);
-    curl_easy_setopt(h->curl, CURLOPT_TIMEOUT_MS, h->request_ms);
-    curl_easy_setopt(h->curl, CURLOPT_WRITEFUNCTION, on_body);
-    curl_easy_setopt(h->curl, CURLOPT_WRITEDATA, h);
+    curl.easy_setopt(h->curl, CURLOPT_TIMEOUT_MS, h->request_ms);
+    curl.easy_setopt(h->curl, CURLOPT_WRITEFUNCTION, on_body);
+    curl.easy_setopt(h->curl, CURLOPT_WRITEDATA, h);
     if (q->method) {
-        curl_easy_setopt(h->curl, CURLOPT_POST, 1L);
-        curl_easy_setopt(h->curl, CURLOPT_CUSTOMREQUEST, q->method);
-        curl_easy_setopt(h->curl, CURLOPT_POSTFIELDS, q->body ? q->body : "");
-        curl_easy_setopt(h->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)q->body_len);
+        curl.easy_setopt(h->curl, CURLOPT_POST, 1L);
+        curl.easy_setopt(h->curl, CURLOPT_CUSTOMREQUEST, q->method);
+        curl.easy_setopt(h->curl, CURLOPT_POSTFIELDS, q->body ? q->body : "");
+        curl.easy_setopt(h->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)q->body_len);
         r = add_header(&headers, "Expect", "");
         if (r >= 0)
             r = add_header(&headers, "Content-Type", q->content_type ? q->content_type : "application/json");
@@ -317,12 +345,12 @@ int mf_http_send(struct mf_http *h, const struct mf_http_request *q, struct mf_h
         r = add_header(&headers, "If-None-Match", q->if_none_match);
     if (r < 0)
         return r;
-    curl_easy_setopt(h->curl, CURLOPT_HTTPHEADER, headers);
+    curl.easy_setopt(h->curl, CURLOPT_HTTPHEADER, headers);
     r = perform(h);
     if (r < 0)
         return r;
-    (void)curl_easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, &ret->status);
-    (void)curl_easy_getinfo(h->curl, CURLINFO_CONTENT_TYPE, &type);
+    (void)curl.easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, &ret->status);
+    (void)curl.easy_getinfo(h->curl, CURLINFO_CONTENT_TYPE, &type);
     mf_format(ret->content_type, sizeof(ret->content_type), "%s", type ? type : "");
     return 0;
 }
@@ -342,13 +370,13 @@ int mf_http_stream(struct mf_http *h, const char *path, struct mf_sse *sse, mf_h
     h->sse = sse;
     h->tick = tick;
     mf_sse_restart(sse);
-    curl_easy_setopt(h->curl, CURLOPT_WRITEFUNCTION, on_stream);
-    curl_easy_setopt(h->curl, CURLOPT_WRITEDATA, h);
-    curl_easy_setopt(h->curl, CURLOPT_NOPROGRESS, 0L);
-    curl_easy_setopt(h->curl, CURLOPT_XFERINFOFUNCTION, stream_progress);
-    curl_easy_setopt(h->curl, CURLOPT_XFERINFODATA, h);
-    curl_easy_setopt(h->curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
-    curl_easy_setopt(h->curl, CURLOPT_LOW_SPEED_TIME, MF_HTTP_SILENCE_S);
+    curl.easy_setopt(h->curl, CURLOPT_WRITEFUNCTION, on_stream);
+    curl.easy_setopt(h->curl, CURLOPT_WRITEDATA, h);
+    curl.easy_setopt(h->curl, CURLOPT_NOPROGRESS, 0L);
+    curl.easy_setopt(h->curl, CURLOPT_XFERINFOFUNCTION, stream_progress);
+    curl.easy_setopt(h->curl, CURLOPT_XFERINFODATA, h);
+    curl.easy_setopt(h->curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
+    curl.easy_setopt(h->curl, CURLOPT_LOW_SPEED_TIME, MF_HTTP_SILENCE_S);
     r = add_header(&headers, "Accept", "text/event-stream");
     if (r >= 0 && h->authorization[0])
         r = add_header(&headers, "Authorization", h->authorization);
@@ -356,9 +384,9 @@ int mf_http_stream(struct mf_http *h, const char *path, struct mf_sse *sse, mf_h
         r = add_header(&headers, "Last-Event-ID", sse->last_id);
     if (r < 0)
         return r;
-    curl_easy_setopt(h->curl, CURLOPT_HTTPHEADER, headers);
+    curl.easy_setopt(h->curl, CURLOPT_HTTPHEADER, headers);
     r = perform(h);
-    (void)curl_easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, ret_status);
+    (void)curl.easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, ret_status);
     return r;
 }
 

@@ -51,7 +51,7 @@ struct mf_http_access {
     long request_ms; /* time limit; 0: MF_HTTP_REQUEST_MS */
 };
 /* Creates a client. url: "http://host:port" or "https://host:port". -EINVAL: invalid URL or another scheme;
- * -EPERM: the token would be sent unencrypted to another host; -ENOMEM. */
+ * -EPERM: the token would be sent unencrypted to another host; -ELIBACC: libcurl.so.4 is missing; -ENOMEM. */
 int mf_http_new(const char *url, const struct mf_http_access *access, struct mf_http **ret);
 struct mf_http *mf_http_free(struct mf_http *h);
 MF_DEFINE_CLEANUP(struct mf_http *, mf_http_free);

@@ -13,27 +13,32 @@
 /* enough for a test in a build tree, for example in tests/bench, two directories below the root */
 #define FOLDERS_UP 3
 
-static bool is_trusted_file(char path[PATH_MAX], const char *at, const char *folder, const char *file)
+/* Code of the object's owner already runs in this process, so that owner's files add no risk. Examples are a
+ * shared environment of Python and an environment that belongs to a user and is used by root. */
+static bool is_trusted_file(char path[PATH_MAX], const char *at, const char *folder, const char *file,
+                            uid_t owner)
 {
     struct stat st;
     if (snprintf(path, PATH_MAX, "%s/%s/%s", at, folder, file) >= PATH_MAX || access(path, R_OK) < 0 ||
         stat(path, &st) < 0)
         return false;
-    return st.st_uid == 0 || st.st_uid == geteuid(); /* only root and this user are trusted */
+    return (st.st_uid == 0 || st.st_uid == geteuid() || st.st_uid == owner) && !(st.st_mode & S_IWOTH);
 }
 
 /* Searches for `file` near `object`, the path of the executable or library. Modifies `object`. */
 static bool find_near(char object[PATH_MAX], const char *file, const char *folder, char path[PATH_MAX])
 {
+    struct stat st;
+    const uid_t owner = stat(object, &st) == 0 && !(st.st_mode & S_IWOTH) ? st.st_uid : 0;
     for (int up = 0; up <= FOLDERS_UP; up++) {
         char *slash = strrchr(object, '/');
         if (!slash)
             break;
         *slash = '\0';
-        if (up > 0 ? is_trusted_file(path, object, folder, file)
-                   : is_trusted_file(path, object, ".", file) ||
-                         is_trusted_file(path, object, MF_FROM_BIN, file) ||
-                         is_trusted_file(path, object, MF_FROM_LIB, file))
+        if (up > 0 ? is_trusted_file(path, object, folder, file, owner)
+                   : is_trusted_file(path, object, ".", file, owner) ||
+                         is_trusted_file(path, object, MF_FROM_BIN, file, owner) ||
+                         is_trusted_file(path, object, MF_FROM_LIB, file, owner))
             return true;
     }
     return false;

@@ -17,12 +17,33 @@
 #include <errno.h>
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/cleanup.h"
+#include "common/base/shared_library.h"
 #include "kernels/core/codec.h"
 #include "kernels/core/layout.h"
+
+/* oneDNN and its OpenMP runtime are loaded at run time, because few programs need this family. */
+#define DNNL_FILE "libdnnl.so.2"
+/* clang-format off */
+#define DNNL_CALLS(X)                                                                                  \
+    X(dnnl_, engine_create) X(dnnl_, engine_destroy) X(dnnl_, matmul_desc_init)                        \
+    X(dnnl_, memory_create) X(dnnl_, memory_desc_get_size) X(dnnl_, memory_desc_init_by_tag)           \
+    X(dnnl_, memory_destroy) X(dnnl_, memory_set_data_handle) X(dnnl_, primitive_attr_create)          \
+    X(dnnl_, primitive_attr_destroy) X(dnnl_, primitive_attr_set_scratchpad_mode)                      \
+    X(dnnl_, primitive_create) X(dnnl_, primitive_desc_create) X(dnnl_, primitive_desc_destroy)        \
+    X(dnnl_, primitive_desc_query_md) X(dnnl_, primitive_destroy) X(dnnl_, primitive_execute)          \
+    X(dnnl_, stream_create) X(dnnl_, stream_destroy) X(omp_, get_max_threads) X(omp_, set_num_threads)
+/* clang-format on */
+static struct {
+    DNNL_CALLS(MF_FUNCTION_POINTER)
+} dnnl;
+static const char *const dnnl_functions[] = {DNNL_CALLS(MF_FUNCTION_NAME)};
+static pthread_once_t dnnl_once = PTHREAD_ONCE_INIT;
+static int dnnl_error;
 
 #define ROWS_MAX     64
 #define COST_OF_READ 12 /* cost of reading a block's weights, divided by the cost of computing one row */
@@ -76,6 +97,11 @@ static size_t align64(size_t bytes)
 
 /* ---- which steps ---- */
 
+static void load_dnnl(void)
+{
+    dnnl_error = mf_shared_library_load(DNNL_FILE, dnnl_functions, MF_ARRAY_LEN(dnnl_functions), &dnnl);
+}
+
 static bool shape_fits(const struct mf_shape *s, struct mf_refusal *ret)
 {
     if (!mf_cpu_shape_known(s, ret))
@@ -84,7 +110,10 @@ static bool shape_fits(const struct mf_shape *s, struct mf_refusal *ret)
         mf_refuse(ret, "isa", "the CPU has %s; bf16 in oneDNN 2.6 needs AVX-512", mf_isa_name(mf_isa_best()));
         return false;
     }
-    return true;
+    (void)pthread_once(&dnnl_once, load_dnnl);
+    if (dnnl_error < 0)
+        mf_refuse(ret, "library", "%s not found: install Debian's package libdnnl2", DNNL_FILE);
+    return dnnl_error == 0;
 }
 
 /* True if the weights are quantised and must be dequantised first. */
@@ -349,7 +378,7 @@ static int match_name(void *context, const struct config *c)
 static void free_memories(dnnl_memory_t *m, int n)
 {
     for (int i = 0; m && i < n; i++)
-        (void)dnnl_memory_destroy(m[i]);
+        (void)dnnl.memory_destroy(m[i]);
     free(m);
 }
 
@@ -362,12 +391,12 @@ static struct mf_kernel *close_step(struct mf_kernel *k)
         free_memories(k->rows[r].weights, k->config.threads);
         free_memories(k->rows[r].dst, k->config.threads);
         free_memories(k->rows[r].scratch, k->config.threads);
-        (void)dnnl_primitive_destroy(k->rows[r].primitive);
+        (void)dnnl.primitive_destroy(k->rows[r].primitive);
     }
     for (int i = 0; k->streams && i < k->config.threads; i++)
-        (void)dnnl_stream_destroy(k->streams[i]);
+        (void)dnnl.stream_destroy(k->streams[i]);
     free(k->streams);
-    (void)dnnl_engine_destroy(k->engine);
+    (void)dnnl.engine_destroy(k->engine);
     free(k);
     return NULL;
 }
@@ -383,7 +412,7 @@ static int make_memories(struct mf_kernel *k, const dnnl_memory_desc_t *md, dnnl
     int r = m ? 0 : -ENOMEM;
 
     for (int i = 0; i < k->config.threads && r == 0; i++)
-        r = error_of(dnnl_memory_create(&m[i], md, k->engine, DNNL_MEMORY_NONE));
+        r = error_of(dnnl.memory_create(&m[i], md, k->engine, DNNL_MEMORY_NONE));
     *ret = m;
     return r;
 }
@@ -400,21 +429,21 @@ static int make_primitive_desc(struct mf_kernel *k, int rows, dnnl_primitive_des
     dnnl_memory_desc_t a, b, c;
     dnnl_matmul_desc_t d;
     dnnl_primitive_attr_t attr = NULL;
-    dnnl_status_t s = dnnl_memory_desc_init_by_tag(&a, 2, src, dnnl_bf16, dnnl_ab);
+    dnnl_status_t s = dnnl.memory_desc_init_by_tag(&a, 2, src, dnnl_bf16, dnnl_ab);
 
     if (s == dnnl_success)
-        s = dnnl_memory_desc_init_by_tag(&b, 2, weights, dnnl_bf16, tag_of(k->config.panel));
+        s = dnnl.memory_desc_init_by_tag(&b, 2, weights, dnnl_bf16, tag_of(k->config.panel));
     if (s == dnnl_success)
-        s = dnnl_memory_desc_init_by_tag(&c, 2, dst, dnnl_f32, dnnl_ab);
+        s = dnnl.memory_desc_init_by_tag(&c, 2, dst, dnnl_f32, dnnl_ab);
     if (s == dnnl_success)
-        s = dnnl_matmul_desc_init(&d, &a, &b, NULL, &c);
+        s = dnnl.matmul_desc_init(&d, &a, &b, NULL, &c);
     if (s == dnnl_success)
-        s = dnnl_primitive_attr_create(&attr);
+        s = dnnl.primitive_attr_create(&attr);
     if (s == dnnl_success)
-        s = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
+        s = dnnl.primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
     if (s == dnnl_success)
-        s = dnnl_primitive_desc_create(ret, &d, attr, k->engine, NULL);
-    (void)dnnl_primitive_attr_destroy(attr);
+        s = dnnl.primitive_desc_create(ret, &d, attr, k->engine, NULL);
+    (void)dnnl.primitive_attr_destroy(attr);
     return error_of(s);
 }
 
@@ -426,28 +455,28 @@ static int make_rows(struct mf_kernel *k, int rows)
 
     if (r < 0)
         return r;
-    const dnnl_memory_desc_t *scratch = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
-    if (dnnl_memory_desc_get_size(scratch) > k->scratch_bytes)
+    const dnnl_memory_desc_t *scratch = dnnl.primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+    if (dnnl.memory_desc_get_size(scratch) > k->scratch_bytes)
         r = -ENOTSUP;
     if (r == 0)
-        r = error_of(dnnl_primitive_create(&out->primitive, pd));
+        r = error_of(dnnl.primitive_create(&out->primitive, pd));
     if (r == 0)
-        r = make_memories(k, dnnl_primitive_desc_query_md(pd, dnnl_query_src_md, 0), &out->src);
+        r = make_memories(k, dnnl.primitive_desc_query_md(pd, dnnl_query_src_md, 0), &out->src);
     if (r == 0)
-        r = make_memories(k, dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0), &out->weights);
+        r = make_memories(k, dnnl.primitive_desc_query_md(pd, dnnl_query_weights_md, 0), &out->weights);
     if (r == 0)
-        r = make_memories(k, dnnl_primitive_desc_query_md(pd, dnnl_query_dst_md, 0), &out->dst);
+        r = make_memories(k, dnnl.primitive_desc_query_md(pd, dnnl_query_dst_md, 0), &out->dst);
     if (r == 0)
         r = make_memories(k, scratch, &out->scratch);
-    (void)dnnl_primitive_desc_destroy(pd);
+    (void)dnnl.primitive_desc_destroy(pd);
     return r;
 }
 
 static int make_all(struct mf_kernel *k)
 {
-    int before = omp_get_max_threads();
+    int before = dnnl.get_max_threads();
     int64_t most = k->shape.token < k->config.block_m ? k->shape.token : k->config.block_m;
-    int r = error_of(dnnl_engine_create(&k->engine, dnnl_cpu, 0));
+    int r = error_of(dnnl.engine_create(&k->engine, dnnl_cpu, 0));
 
     if (r < 0)
         return r;
@@ -455,12 +484,12 @@ static int make_all(struct mf_kernel *k)
     if (!k->streams)
         return -ENOMEM;
     for (int i = 0; i < k->config.threads && r == 0; i++)
-        r = error_of(dnnl_stream_create(&k->streams[i], k->engine, dnnl_stream_default_flags));
+        r = error_of(dnnl.stream_create(&k->streams[i], k->engine, dnnl_stream_default_flags));
     /* oneDNN creates primitives for the number of OpenMP threads set at creation */
-    omp_set_num_threads(1);
+    dnnl.set_num_threads(1);
     for (int rows = 1; rows <= most && r == 0; rows++)
         r = make_rows(k, rows);
-    omp_set_num_threads(before);
+    dnnl.set_num_threads(before);
     return r;
 }
 
@@ -513,12 +542,12 @@ static int multiply(const struct mf_kernel *k, int thread, int rows, const void 
                               {DNNL_ARG_DST, m->dst[thread]},
                               {DNNL_ARG_SCRATCHPAD, m->scratch[thread]}};
 
-    if (!m->primitive || dnnl_memory_set_data_handle(m->src[thread], (void *)a) != dnnl_success ||
-        dnnl_memory_set_data_handle(m->weights[thread], (void *)w) != dnnl_success ||
-        dnnl_memory_set_data_handle(m->dst[thread], room->c) != dnnl_success ||
-        dnnl_memory_set_data_handle(m->scratch[thread], room->scratch) != dnnl_success)
+    if (!m->primitive || dnnl.memory_set_data_handle(m->src[thread], (void *)a) != dnnl_success ||
+        dnnl.memory_set_data_handle(m->weights[thread], (void *)w) != dnnl_success ||
+        dnnl.memory_set_data_handle(m->dst[thread], room->c) != dnnl_success ||
+        dnnl.memory_set_data_handle(m->scratch[thread], room->scratch) != dnnl_success)
         return -EIO;
-    return dnnl_primitive_execute(m->primitive, k->streams[thread], 4, args) == dnnl_success ? 0 : -EIO;
+    return dnnl.primitive_execute(m->primitive, k->streams[thread], 4, args) == dnnl_success ? 0 : -EIO;
 }
 
 /* Returns the rows of a block as bf16: in place, or gathered and dequantised into the workspace. */
@@ -591,12 +620,12 @@ static void run_thread(void *context, int thread, int n_threads)
     size_t bm = (size_t)k->config.block_m;
     struct room room = {.a = (void *)base};
     int64_t n_blocks = s.num_valid[0] / k->config.block_m, total = 0, at = 0;
-    int rows, before = omp_get_max_threads();
+    int rows, before = dnnl.get_max_threads();
 
     room.c = (void *)(base + align64(bm * k->K * 2));
     room.row = (void *)(base + align64(bm * k->K * 2) + align64(bm * k->N * 4));
     room.scratch = (char *)room.row + align64(k->K * 4);
-    omp_set_num_threads(1); /* applies to this thread only */
+    dnnl.set_num_threads(1); /* applies to this thread only */
     for (int64_t b = 0; b < n_blocks; b++)
         total += cost_of(k, &s, b, &rows);
     for (int64_t b = 0; b < n_blocks; b++) {
@@ -608,7 +637,7 @@ static void run_thread(void *context, int thread, int n_threads)
         if (r < 0)
             __atomic_store_n(&k->error, r, __ATOMIC_RELAXED);
     }
-    omp_set_num_threads(before);
+    dnnl.set_num_threads(before);
 }
 
 static int launch_step(struct mf_kernel *k, const struct mf_launch *l)

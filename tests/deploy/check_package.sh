@@ -29,8 +29,10 @@ for package in server worker cli; do
     depends=$(dpkg-deb -f packages/moefarm-${package}_*.deb Depends)
     [[ $depends == *libc6* && $depends == *libcjson1* ]] || fail "moefarm-$package depends on: $depends"
 done
-depends=$(dpkg-deb -f packages/libfmoe-dev_*.deb Depends)
-[[ $depends == *libdnnl* && $depends == *libcurl4* ]] || fail "libfmoe-dev depends on: $depends"
+recommends=$(dpkg-deb -f packages/libfmoe-dev_*.deb Recommends)
+[[ $recommends == *libdnnl2* && $recommends == *libcurl4* ]] || fail "libfmoe-dev recommends: $recommends"
+[[ $(dpkg-deb -f packages/moefarm-worker_*.deb Depends) == *libdnnl2* ]] || fail "moefarm-worker lacks oneDNN"
+[[ $(dpkg-deb -f packages/moefarm-cli_*.deb Depends) == *libcurl4* ]] || fail "moefarm-cli lacks libcurl"
 
 echo "== install"
 # Include the documentation, because slim images configure dpkg to omit it

@@ -158,7 +158,7 @@ static int allow_path_list(const struct landlock *l, const char *list)
  */
 static int allow_vendor_libraries(const struct landlock *l)
 {
-    static const char *const variables[] = {"ROCM_PATH", "CUDA_PATH", "CUDA_HOME"};
+    static const char *const variables[] = {"ROCM_PATH", "CUDA_PATH", "CUDA_HOME", "VIRTUAL_ENV"};
     int r = 0;
     for (size_t i = 0; r == 0 && i < MF_ARRAY_LEN(variables); i++)
         r = allow_path_list(l, getenv(variables[i]));

@@ -13,6 +13,7 @@
 #define NAMES_MAX  5
 #define ROOTS_MAX  2
 #define PLACES_MAX 2
+#define SITES_MAX  2
 #define WHY_MAX    512
 
 struct root {
@@ -24,6 +25,7 @@ struct library {
     const char *names[NAMES_MAX]; /* newest version first */
     struct root roots[ROOTS_MAX];
     const char *places[PLACES_MAX]; /* folders, in which * stands for a version; newest version first */
+    const char *sites[SITES_MAX];   /* folders of pip's packages below an environment's site-packages */
     const char *advice;
 };
 
@@ -66,8 +68,9 @@ static const struct library libraries[] = {
             .names = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"},
             .roots = {{"CUDA_PATH", "lib64"}, {"CUDA_HOME", "lib64"}},
             .places = {"/usr/local/cuda/lib64", "/usr/local/cuda-*/lib64"},
-            .advice = "install package cuda-nvrtc-13-0 or cuda-nvrtc-12-8 of NVIDIA's CUDA Toolkit, or set "
-                      "CUDA_PATH to the folder of the toolkit",
+            .sites = {"nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib"},
+            .advice = "install package cuda-nvrtc-13-0 or cuda-nvrtc-12-8 of NVIDIA's CUDA Toolkit, or pip's "
+                      "package nvidia-cuda-nvrtc, or set CUDA_PATH to the folder of the toolkit",
         },
 };
 
@@ -130,12 +133,51 @@ static void *try_root(struct search *s, const struct root *root)
     return library;
 }
 
+/* Searches an environment of Python, whose site-packages folder the pattern `site` names. */
+static void *try_site(struct search *s, const char *site)
+{
+    const struct library *l = s->library;
+    char pattern[PATH_MAX];
+    void *library = NULL;
+    for (size_t i = 0; i < SITES_MAX && l->sites[i]; i++) {
+        if (snprintf(pattern, sizeof(pattern), "%s/%s", site, l->sites[i]) >= (int)sizeof(pattern))
+            continue;
+        for (size_t k = 0; k < NAMES_MAX && l->names[k] && !library; k++)
+            library = try_place(s, pattern, l->names[k]);
+    }
+    return library;
+}
+
+/* Searches the environment that contains this program (SITE/moefarm/lib/PROGRAM), then the active one. */
+static void *try_sites(struct search *s)
+{
+    static const char package[] = "/moefarm/lib/";
+    char program[PATH_MAX], active[PATH_MAX];
+    const char *environment = getenv("VIRTUAL_ENV");
+    ssize_t n = readlink("/proc/self/exe", program, sizeof(program) - 1);
+    char *at = NULL;
+    void *library = NULL;
+    program[MF_MAX(n, 0)] = '\0';
+    for (char *next = strstr(program, package); next; next = strstr(next + 1, package))
+        at = next;
+    if (at && !strchr(at + strlen(package), '/')) {
+        *at = '\0';
+        library = try_site(s, program);
+    }
+    if (!library && environment && *environment &&
+        snprintf(active, sizeof(active), "%s/lib/python3*/site-packages", environment) < (int)sizeof(active))
+        library = try_site(s, active);
+    return library;
+}
+
 static void *try_all(struct search *s)
 {
     const struct library *l = s->library;
     void *library = NULL;
     for (size_t i = 0; i < ROOTS_MAX && l->roots[i].variable && !library; i++)
         library = try_root(s, &l->roots[i]);
+    if (!library && l->sites[0])
+        library = try_sites(s);
     for (size_t i = 0; i < NAMES_MAX && l->names[i] && !library; i++) {
         library = try_path(s, l->names[i]);
         for (size_t k = 0; k < PLACES_MAX && l->places[k] && !library; k++)

@@ -1,8 +1,9 @@
 /* Loads the libraries of the GPU vendors at run time, so that moefarm needs none of them to build or start.
  *
  * Search order: first the folder that an environment variable names (ROCM_PATH; CUDA_PATH, CUDA_HOME), newest
- * version first. Then, for each version from the newest to the oldest, the dynamic linker's search path and
- * the folders in which the vendor's packages install. */
+ * version first. For NVRTC, then the folders of pip's packages in the Python environment that contains this
+ * program, and in the active one (VIRTUAL_ENV). Then, for each version from the newest to the oldest, the
+ * dynamic linker's search path and the folders in which the vendor's packages install. */
 #pragma once
 
 #include <stdbool.h>

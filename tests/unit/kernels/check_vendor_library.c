@@ -1,5 +1,6 @@
-/* Tests the search for the vendors' libraries in an installation of ROCm that ROCM_PATH names. The folders
- * that are searched without ROCM_PATH are tested in a copy of the machine (tests/deploy/check_package.sh). */
+/* Tests the search for the vendors' libraries in an installation of ROCm that ROCM_PATH names, and for NVRTC
+ * in environments of Python. The folders that are searched without variables are tested in a copy of the
+ * machine (tests/deploy/check_package.sh). */
 #include "kernels/gpu/host/vendor_library.h"
 
 #include <dlfcn.h>
@@ -114,6 +115,63 @@ MF_TEST(names_a_broken_library)
     ck_assert_ptr_null(mf_vendor_library_open(MF_HIP_RUNTIME, RTLD_NOW, refuse, &n, why, sizeof(why)));
     mf_format(expected, sizeof(expected), "%s/lib/libamdhip64.so.7: ", rocm);
     ck_assert_msg(strncmp(why, expected, strlen(expected)) == 0, "%s", why);
+}
+
+static void make_folders(const char *path)
+{
+    char folder[PATH_MAX];
+
+    mf_format(folder, sizeof(folder), "%s", path);
+    for (char *slash = strchr(folder + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        (void)mkdir(folder, 0777);
+        *slash = '/';
+    }
+}
+
+static void copy(const char *from, const char *to)
+{
+    make_folders(to);
+    ck_assert_int_eq(
+        run_program((const char *const[]){"cp", from, to, NULL}, (const char *const[]){NULL}).code, 0);
+}
+
+static const struct {
+    const char *compiler; /* copied moefarm-compile; NULL: that of the build */
+    const char *nvrtc;    /* the fake NVRTC, whose minor version is 99 */
+    bool active, found;   /* active: VIRTUAL_ENV names the environment */
+} environments[] = {
+    {"lib/python3.11/site-packages/moefarm/lib/moefarm-compile",
+     "lib/python3.11/site-packages/nvidia/cu13/lib/libnvrtc.so.13", false, true},
+    {"moefarm/lib/moefarm-compile", "nvidia/cuda_nvrtc/lib/libnvrtc.so.12", false, true},
+    {"moefarm/lib/x/moefarm/lib/moefarm-compile", "moefarm/lib/x/nvidia/cu13/lib/libnvrtc.so.13", false,
+     true},
+    {NULL, "lib/python3.10/site-packages/nvidia/cu13/lib/libnvrtc.so.13", true, true},
+    {NULL, "lib/python3.10/site-packages/nvidia/cu13/lib/libnvrtc.so.13", false, false},
+    {"other/lib/moefarm-compile", "nvidia/cu13/lib/libnvrtc.so.13", false, false},
+    {"moefarm/lib/x/moefarm-compile", "nvidia/cu13/lib/libnvrtc.so.13", false, false},
+};
+
+/* Finds NVRTC where pip installs it, from a compiler in the same environment or in the active one. */
+MF_TEST(finds_nvrtc_in_an_environment, .rows = MF_ARRAY_LEN(environments))
+{
+    char compiler[PATH_MAX] = MF_BINARY_DIR "/kernels/moefarm-compile", nvrtc[PATH_MAX];
+    const char *const command[] = {compiler, "--version", "nvidia", NULL};
+    struct ran r;
+
+    (void)unsetenv("CUDA_PATH");
+    (void)unsetenv("CUDA_HOME");
+    (void)unsetenv("VIRTUAL_ENV");
+    if (environments[_i].active)
+        ck_assert_int_eq(setenv("VIRTUAL_ENV", rocm, 1), 0);
+    if (environments[_i].compiler) {
+        mf_format(compiler, sizeof(compiler), "%s/%s", rocm, environments[_i].compiler);
+        copy(MF_BINARY_DIR "/kernels/moefarm-compile", compiler);
+    }
+    mf_format(nvrtc, sizeof(nvrtc), "%s/%s", rocm, environments[_i].nvrtc);
+    copy(MF_BINARY_DIR "/tests/fake_cuda/libnvrtc.so.13", nvrtc);
+    r = run_program(command, (const char *const[]){NULL});
+    ck_assert_msg((strstr(r.text, "nvrtc 13.99") != NULL) == environments[_i].found, "%s", r.text);
 }
 
 int main(void)
