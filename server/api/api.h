@@ -29,6 +29,7 @@ int mf_api_export(void *reader, struct mf_request *r);
 int mf_api_configs(void *reader, struct mf_request *r);
 int mf_api_left_out(void *reader, struct mf_request *r);
 int mf_api_lookup(void *reader, struct mf_request *r);
+int mf_api_model_layer(void *reader, struct mf_request *r);
 int mf_api_merge(void *reader, struct mf_request *r);
 int mf_api_freeze_read(void *reader, struct mf_request *r); /* builds r->work (struct mf_release_work) */
 int mf_api_releases(void *reader, struct mf_request *r);

@@ -226,6 +226,16 @@ static void add_response(cJSON *responses, int status, const struct mf_route *ro
     cJSON_AddItemToObject(cJSON_AddObjectToObject(content, route->produces), "schema", success_schema(route));
 }
 
+static const char *body_schema(const struct mf_route *route)
+{
+    static const char *const schemas[][2] = {{"reportMisses", "MissReport"}, {"readModel", "Model"}};
+    for (size_t i = 0; i < MF_ARRAY_LEN(schemas); i++) {
+        if (strcmp(route->operation, schemas[i][0]) == 0)
+            return schemas[i][1];
+    }
+    return "Submission";
+}
+
 static void add_body(cJSON *operation, const struct mf_route *route)
 {
     if (!route->consumes[0])
@@ -235,10 +245,8 @@ static void add_body(cJSON *operation, const struct mf_route *route)
     cJSON *content = cJSON_AddObjectToObject(body, "content");
     for (int i = 0; route->consumes[i]; i++) {
         bool json = strcmp(route->consumes[i], "application/json") == 0;
-        cJSON_AddItemToObject(
-            cJSON_AddObjectToObject(content, route->consumes[i]), "schema",
-            json ? ref("schemas", strcmp(route->operation, "reportMisses") == 0 ? "MissReport" : "Submission")
-                 : type_of("string"));
+        cJSON_AddItemToObject(cJSON_AddObjectToObject(content, route->consumes[i]), "schema",
+                              json ? ref("schemas", body_schema(route)) : type_of("string"));
     }
 }
 
