@@ -4,7 +4,7 @@
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 MAKEFLAGS += --no-print-directory
 .PHONY: help setup build demo test test-asan test-tsan test-long fuzz bench bench-catalogue bench-workers \
-    bench-gpu census format package vendor clean
+    bench-gpu census format package wheel vendor clean
 
 help:            ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -47,6 +47,9 @@ build: setup     ## build everything into build/dev; the last line names what th
 
 package:         ## build the Debian packages into build/packages
 	@scripts/package.sh
+
+wheel:           ## build the Python wheel into build/wheel and print its size
+	@scripts/setup.sh && scripts/build.sh release programs >&2 && scripts/wheel.py build/release build/wheel
 
 setup:           ## install the packages that building and testing need
 	@scripts/setup.sh

@@ -14,7 +14,8 @@ import xml.etree.ElementTree as ElementTree
 # Words of the reasons that are expected on a machine without a GPU, Slurm, systemd, Chromium, buildah,
 # PyTorch and the sources of AITER, vLLM and SGLang.
 OPTIONAL = ("gpu", "cuda", "nvrtc", "hip", "gfx", "sm_", "moefarm_test_device", "slurm", "systemd",
-            "chromium", "buildah", "mmdebstrap", "pytorch", "aiter_dir", "vllm_dir", "sglang_dir")
+            "chromium", "buildah", "mmdebstrap", "pytorch", "python3-venv", "aiter_dir", "vllm_dir",
+            "sglang_dir")
 
 
 def reasons(case: ElementTree.Element) -> list[str]:
