@@ -24,9 +24,9 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 from urllib.parse import quote
 
 from moefarm.client_http import ApiError, ClientError, Connection, FieldError, Reply, read_token
-from moefarm.client_results import (Batch, Configs, LeftOut, Lookup, Miss, MissBatch, Moved, NewRelease,
-                                    Pipeline, Pulled, Receipt, Rejection, Release, ReleaseDiff, Table, Task,
-                                    Worker, read)
+from moefarm.client_results import (Batch, Channel, Configs, LeftOut, Lookup, Miss, MissBatch, ModelLayer,
+                                    Moved, NewRelease, Pipeline, Pulled, Receipt, Rejection, Release,
+                                    ReleaseDiff, Table, Task, Worker, read)
 
 __all__ = ["ApiError", "Client", "ClientError", "FieldError", "WaitTimeout"]
 
@@ -34,6 +34,8 @@ URL = "http://127.0.0.1:8080"
 API = "/api/v1"
 BODY_MAX = 16 << 20  # bytes; the farm's limit for a request
 FILE_MAX = 64 << 20  # bytes of a table
+CHECKPOINT = ("config.json", "hf_quant_config.json", "quantize_config.json", "quant_config.json",
+              "params.json", "model.safetensors.index.json")
 PAGE = 1000
 LOCK_S = 30.0
 LONGEST_POLL_S = 2.0
@@ -58,6 +60,18 @@ def _read_file(path: Path, limit: int) -> bytes:
     if len(data) > limit:
         raise ValueError(f"{os.fspath(path)}: more than {limit >> 20} MiB, the farm's limit for a request")
     return data
+
+
+def _checkpoint(path: pathlib.Path) -> Dict[str, str]:
+    """Texts of the files that describe a checkpoint's layers, by name. Empty: there is no such file. A file
+    with a name of its own is a config.json."""
+    if path.is_file() and path.name not in CHECKPOINT:
+        return {CHECKPOINT[0]: _read_file(path, BODY_MAX).decode()}
+    folder = path if path.is_dir() else path.parent
+    if not path.exists():
+        return {}
+    return {name: _read_file(folder / name, BODY_MAX).decode() for name in CHECKPOINT
+            if (folder / name).is_file()}
 
 
 def _segment(name: str) -> str:
@@ -156,6 +170,15 @@ class Client:
              headers: Optional[Mapping[str, str]] = None) -> Reply:
         return self._connection.send("GET", API + path, query, headers=headers)
 
+    def _find(self, kind: Type[T], path: str, query: Optional[Mapping[str, Any]] = None) -> Optional[T]:
+        """Gets an object. None: the farm has no such object."""
+        try:
+            return read(kind, self._get(path, query).json())
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
     def _list(self, kind: Type[T], path: str, query: Optional[Mapping[str, Any]] = None) -> Iterator[T]:
         cursor: Optional[str] = None
         while True:
@@ -208,6 +231,24 @@ class Client:
         if baseline is not None:
             body["baseline"] = _read_file(baseline, BODY_MAX).decode()
         return read(Receipt, self._post("/batches", body=body, key=idempotency_key or uuid.uuid4().hex))
+
+    def model_layer(self, model: Path, *, tp: int = 1, ep: int = 1, fused_shared: int = 0,
+                    class_: Optional[str] = None) -> ModelLayer:
+        """Reads the MoE layer of a model as one rank runs it. `model` is a config.json, the folder of a
+        checkpoint, or a name that `moefarm csv coverage --list-models` lists. `class_` selects the fp8 type.
+
+            layer = farm.model_layer("checkpoint/config.json", tp=8)
+            farm.submit(layer.rows(tokens=[1, 2, 4, 8]), name=layer.name)
+        """
+        body: Dict[str, Any] = {"tp": tp, "ep": ep, "fused_shared": fused_shared}
+        files = _checkpoint(pathlib.Path(model))
+        if files:
+            body.update(files=files, name=os.fspath(model))
+        else:
+            body["model"] = os.fspath(model)
+        if class_:
+            body["class"] = class_
+        return read(ModelLayer, self._post("/models/layer", body=body, repeatable=True))
 
     def batches(self) -> Iterator[Batch]:
         """Lists all batches, newest first."""
@@ -279,13 +320,7 @@ class Client:
         count. None: no row serves the call."""
         query = {"layer": layer, "token": token, "class": class_, "consumer": consumer, "model": model,
                  "simulated": simulated or None}
-        try:
-            reply = self._get("/lookup", query)
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
-        return read(Lookup, reply.json())
+        return self._find(Lookup, "/lookup", query)
 
     # ---- releases and channels ----
 
@@ -306,6 +341,10 @@ class Client:
     def diff(self, release: int, against: Optional[int] = None) -> ReleaseDiff:
         """Compares a release with an older one (default: the previous release)."""
         return read(ReleaseDiff, self._get(f"/releases/{int(release)}/diff", {"against": against}).json())
+
+    def channel(self, channel: str) -> Optional[Channel]:
+        """Gets a channel. None: there is no such channel."""
+        return self._find(Channel, f"/channels/{_segment(channel)}")
 
     def stage(self, channel: str, release: int, reason: Optional[str] = None) -> Moved:
         """Stages a release on a channel, which is created if missing."""

@@ -8,7 +8,7 @@ import csv
 import dataclasses
 import io
 import typing
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Type, TypeVar
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar
 
 from moefarm.client_http import ClientError, FieldError
 
@@ -41,6 +41,33 @@ class Receipt:
     warnings: Tuple[str, ...] = ()
     errors: Tuple[FieldError, ...] = ()
     unknown_columns: Tuple[FieldError, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelLayer:
+    """A model's MoE layer as one rank runs it: `shape` with token count 1, and the token counts to tune.
+    `quant_error` says why the quantisation is unknown, `not_modelled` what a shape cannot express."""
+
+    name: str
+    shape: Mapping[str, Any]
+    tokens: Tuple[int, ...]
+    shared: int
+    context: int
+    quant_source: str
+    quant_error: str
+    not_modelled: str
+
+    def rows(self, tokens: Optional[Sequence[int]] = None, **columns: Any) -> List[Dict[str, Any]]:
+        """Rows to submit: one for each token count (default: all). `columns` replaces values.
+
+        >>> layer = ModelLayer("m", {"token": 1, "topk": 8}, (1, 2, 4), 0, 0, "", "", "")
+        >>> layer.rows([2, 4], topk=9)
+        [{'token': 2, 'topk': 9}, {'token': 4, 'topk': 9}]
+        """
+        missing = [name for name in ("q_type", "q_dtype_a", "q_dtype_w") if name not in columns]
+        if self.quant_error and missing:
+            raise ValueError(f"{self.name}: {self.quant_error}; give {', '.join(missing)}")
+        return [{**self.shape, "token": token, **columns} for token in tokens or self.tokens]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,6 +248,21 @@ class ReleaseDiff:
     added: Tuple[ReleaseRow, ...]
     removed: Tuple[ReleaseRow, ...]
     changed: Tuple[ChangedRow, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class ReleaseName:
+    id: int
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Channel:
+    """A channel: the release that hosts pull (current), and the one that waits for approval (staged)."""
+
+    name: str
+    staged: Optional[ReleaseName]
+    current: Optional[ReleaseName]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,6 +6,7 @@ import http.server
 import json
 import os
 import pathlib
+import re
 import socket
 import subprocess
 import sys
@@ -26,6 +27,9 @@ from moefarm.client import ApiError, Client, ClientError, WaitTimeout  # noqa: E
 TYPES = "ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
 LAYER = f"64,32,4,2,{TYPES}"
 SIM = "gfx942/304"
+CONFIG = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 64,
+          "moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2, "hidden_act": "silu",
+          "torch_dtype": "bfloat16", "norm_topk_prob": True}
 FAST: Dict[str, Any] = {"topk": 2, "regret": "none"}  # options of a batch that ends soon
 LIMIT_S = 100.0
 
@@ -123,6 +127,61 @@ class OnFarm(unittest.TestCase):
         second = self.client.freeze("second", class_=cpu)
         diff = self.client.diff(second.release, first.release)
         self.assertEqual((diff.same, len(diff.added), diff.removed), (1, 1, ()), diff)
+
+    def test_nightly_job(self) -> None:
+        """examples/nightly.py tunes a model from its config.json on two nights."""
+        self.cpu_class()
+        config = self.file("config.json", json.dumps(CONFIG))
+        report = self.farm.folder / "report.md"
+        program = str(farms.ROOT / "examples/nightly.py")
+        command = [sys.executable, program, str(config), "nightly", str(report), "1", "2"]
+        environment = {**os.environ, "MOEFARM_URL": self.farm.url, "PYTHONPATH": str(farms.ROOT / "python")}
+        for night in (1, 2):
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False,
+                                  timeout=LIMIT_S)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr + self.farm.logs())
+            self.assertIn("4 of 4 tasks", done.stdout)
+            lines = report.read_text().splitlines()
+            self.assertRegex(lines[0], "^# .*config.json: release r-[0-9a-f]+, 2 rows$")
+            if night == 1:
+                channel = self.client.channel("nightly")
+                assert channel and channel.staged
+                self.client.approve("nightly", channel.staged.id)
+        self.assertTrue(all(re.match(r"- [+-][\d.]+%, [\d.]+ us: ", line) for line in lines[1:]), lines)
+
+    def test_model_layers(self) -> None:
+        """A layer from a config.json, a checkpoint's folder, and the name of a model; refusals."""
+        config = self.file("own.json", json.dumps(CONFIG))
+        layer = self.client.model_layer(config, tp=2)
+        columns = ("model_dim", "inter_dim", "expert", "topk", "q_type")
+        self.assertEqual([layer.shape[name] for name in columns], [64, 16, 4, 2, "QuantType.No"])
+        self.assertEqual((layer.tokens[0], layer.tokens[-1], len(layer.rows())), (1, 32768, 16))
+        folder = self.farm.folder / "checkpoint"
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(CONFIG))
+        (folder / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "NEW"}}))
+        unknown = self.client.model_layer(folder)
+        with self.assertRaisesRegex(ValueError, "NEW.*give q_type, q_dtype_a, q_dtype_w"):
+            unknown.rows()
+        fp8 = {"q_type": "QuantType.per_Token", "q_dtype_a": "torch.float8_e4m3fn",
+               "q_dtype_w": "torch.float8_e4m3fn"}
+        self.assertEqual(unknown.rows([8], **fp8)[0]["q_type"], "QuantType.per_Token")
+        known = self.client.model_layer("deepseek-v3", tp=8, fused_shared=1, class_="gfx942/304")
+        self.assertEqual((known.shape["expert"], known.shape["topk"], known.shape["q_dtype_w"]),
+                         (257, 9, "torch.float8_e4m3fnuz"))
+        empty = self.file("empty.json", "{}")
+        for text, at, call in (
+                ("did you mean deepseek-v3", "model", lambda: self.client.model_layer("deepseek-v33")),
+                ("hidden_size: .*missing", "files", lambda: self.client.model_layer(empty)),
+                ("1 to 1024", "tp", lambda: self.client.model_layer(config, tp=0)),
+                ("divisible|multiple|divide", "tp", lambda: self.client.model_layer(config, tp=7)),
+                ("device class", "class", lambda: self.client.model_layer(config, class_="H200")),
+                ("unknown member", "tpp", lambda: self.client._post("/models/layer", body={"tpp": 1})),
+                ("either files", "model", lambda: self.client._post("/models/layer", body={})),
+                ("by name", "files", lambda: self.client._post("/models/layer", body={"files": {"a": "b"}}))):
+            with self.subTest(text), self.assertRaisesRegex(ApiError, text) as refused:
+                call()
+            self.assertEqual((refused.exception.status, refused.exception.errors[0].at), (422, at))
 
     def test_simulated_rows(self) -> None:
         self.cpu_class()
