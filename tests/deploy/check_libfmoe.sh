@@ -18,8 +18,8 @@ cmake --install "$MF_BINARY_DIR" --component fmoe --prefix "$folder/first" >inst
 mv first moved
 pc=$(find moved -name fmoe.pc)
 [ -n "$pc" ] || fail "fmoe.pc is not installed"
-header=$(find moved -name '*.h')
-[ "$(basename "$header")" = fmoe.h ] || fail "expected fmoe.h as the only header, got: $header"
+headers=$(find moved -name '*.h' -printf '%f\n' | sort | xargs)
+[ "$headers" = "fmoe.h fmoe_ops.h" ] || fail "expected the headers fmoe.h and fmoe_ops.h, got: $headers"
 
 echo "== pkg-config"
 read -ra flags < <(PKG_CONFIG_PATH=$(dirname "$folder/$pc") pkg-config --cflags --libs fmoe)
