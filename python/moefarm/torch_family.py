@@ -14,12 +14,12 @@ streams that it joins with the current stream."""
 from __future__ import annotations
 
 import abc
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from moefarm.family import Family, Kernel
+from moefarm.family import Candidate, Family, Kernel, Shape
 from moefarm.tensor import CUDA, ROCM, Tensor
 
 _cuda: Any = torch.cuda  # torch declares no types for parts of it
@@ -146,6 +146,61 @@ class TorchFamily(Family):
 
     def revision(self) -> str:
         return f"torch {torch.__version__}"
+
+
+class CompilesAtLaunch(TorchFamily):
+    """A family whose library compiles a kernel at its first launch. `precompile` runs every candidate once,
+    on tensors without defined contents."""
+
+    def precompile(self, candidates: Sequence[Candidate], shape: Shape) -> Iterator[object]:
+        tensors = empty_tensors(shape, "cuda", shape.token)
+        tensors["topk_ids"].copy_(torch.arange(shape.token * shape.topk).view(shape.token, -1) % shape.expert)
+        for candidate in candidates:
+            try:
+                with torch.inference_mode():
+                    self.open(candidate, shape).forward(tensors)
+                    torch.cuda.synchronize()
+            except Exception:  # the measurement meets the same exception, and reports it
+                pass
+            yield candidate.name
+        tensors.clear()
+        torch.cuda.empty_cache()
+
+    @abc.abstractmethod
+    def open(self, candidate: Candidate, shape: Shape) -> TorchKernel:
+        pass
+
+
+# ---- tensors of a layer ----
+
+BLOCK = 128  # side of the blocks of weights that share a scale, with QuantType.per_1x128
+
+
+def scale_size(q_type: str, size: Sequence[int]) -> Sequence[int]:
+    """The size of the scales of weights of this size: (experts, rows, columns)."""
+    experts, rows, columns = size
+    return {"QuantType.per_1x128": (experts, -(-rows // BLOCK), -(-columns // BLOCK)),
+            "QuantType.per_Token": (experts, rows, 1), "QuantType.per_Tensor": (experts,)}[q_type]
+
+
+def empty_tensors(shape: Shape, device: str, tokens: int) -> Dict[str, torch.Tensor]:
+    """The inputs of a layer without defined contents."""
+    def empty(size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(tuple(size), dtype=dtype, device=device)
+
+    activations = getattr(torch, shape.dtype.split(".")[1])
+    weights = getattr(torch, shape.q_dtype_w.split(".")[1]) if shape.is_quantised else activations
+    rows = shape.inter_dim * (2 if shape.use_g1u1 else 1)
+    sizes = {"w1": (shape.expert, rows, shape.model_dim),
+             "w2": (shape.expert, shape.model_dim, shape.inter_dim)}
+    routes = (tokens, shape.topk)
+    tensors = {"x": empty((tokens, shape.model_dim), activations), "topk_ids": empty(routes, torch.int32),
+               "topk_weights": empty(routes, torch.float32)}
+    for name, size in sizes.items():
+        tensors[name] = empty(size, weights)
+        if shape.is_quantised:
+            tensors[f"{name}_scale"] = empty(scale_size(shape.q_type, size), torch.float32)
+    return tensors
 
 
 # ---- building blocks of layers ----

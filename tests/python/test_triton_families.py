@@ -24,9 +24,9 @@ triton_stubs.install_vllm()
 triton_stubs.install_sglang()
 
 from moefarm.families.triton_moe import compile_pool, framework, sglang_family, vllm_family
-from moefarm.families.triton_moe.layer import scales_of
 from moefarm.families.triton_moe.offers import LIMIT_ENV
 from moefarm.family import Candidate, Shape
+from moefarm.torch_family import scale_size
 
 BF16 = "7,256,128,5,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
 FP8 = BF16.replace("torch.bfloat16,torch.bfloat16,QuantType.No",
@@ -46,7 +46,7 @@ def quantised_inputs(shape: Shape) -> Dict[str, torch.Tensor]:
     """Inputs with FP8 weights and scales of the sizes that the farm makes."""
     t: Dict[str, torch.Tensor] = inputs(shape)
     for name in ("w1", "w2"):
-        size = framework.scale_size(scales_of(shape), tuple(t[name].shape))
+        size = scale_size(shape.q_type, tuple(t[name].shape))
         t[f"{name}_scale"] = torch.rand(*size) / 32 + 1 / 32
         t[name] = (t[name].float() * 16).to(torch.float8_e4m3fn)
     return t

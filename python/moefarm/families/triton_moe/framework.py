@@ -12,10 +12,10 @@ import torch
 
 from moefarm.families.triton_moe.compile_pool import compile_all
 from moefarm.families.triton_moe.config import DEFAULT, Config, parse_name
-from moefarm.families.triton_moe.layer import BLOCK, plain_refusal, scales_of
+from moefarm.families.triton_moe.layer import plain_refusal
 from moefarm.families.triton_moe.offers import LIMIT_ENV, limit, offers
 from moefarm.family import Candidate, Device, Rejection, Shape
-from moefarm.torch_family import TorchFamily, TorchKernel
+from moefarm.torch_family import TorchFamily, TorchKernel, empty_tensors
 
 Tensors = Mapping[str, torch.Tensor]
 # Compilation of one kernel does not depend on larger token counts, because Triton specialises integers only
@@ -120,28 +120,8 @@ class TritonMoe(TorchFamily):
 
 def meta_tensors(shape: Shape) -> Tensors:
     """The tensors of a layer, without memory."""
-    def empty(size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(tuple(size), dtype=dtype, device="meta")
-
     tokens = shape.token if shape.token <= _TOKENS_MAX else _TOKENS_MAX + shape.token % 16
-    activations, scales = getattr(torch, shape.dtype.split(".")[1]), scales_of(shape)
-    weights = getattr(torch, shape.q_dtype_w.split(".")[1]) if scales else activations
-    sizes = {"w1": (shape.expert, 2 * shape.inter_dim, shape.model_dim),
-             "w2": (shape.expert, shape.model_dim, shape.inter_dim)}
-    routes = (tokens, shape.topk)
-    tensors = {"x": empty((tokens, shape.model_dim), activations), "topk_ids": empty(routes, torch.int32),
-               "topk_weights": empty(routes, torch.float32)}
-    for name, size in sizes.items():
-        tensors[name] = empty(size, weights)
-        if scales:
-            tensors[f"{name}_scale"] = empty(scale_size(scales, size), torch.float32)
-    return tensors
-
-
-def scale_size(scales: str, size: Sequence[int]) -> Sequence[int]:
-    experts, rows, columns = size
-    return {"blocks": (experts, -(-rows // BLOCK), -(-columns // BLOCK)), "rows": (experts, rows, 1),
-            "tensor": (experts,)}[scales]
+    return empty_tensors(shape, "meta", tokens)
 
 
 def compile_only(framework: Framework, shape: Shape, name: str) -> None:
