@@ -1,6 +1,6 @@
 #!/bin/bash
 # Checks Python families on a GPU with the programs of a build or bundle. Prints one line per case and ends
-# with status 0 if all are OK. Takes at most about 5 minutes.
+# with status 0 if all are OK. Takes at most about 5 minutes, and with peers about 5 more.
 #
 #   tests/gpu/check_python_gpu.sh BIN_DIR PYTHON [PART]…
 #
@@ -9,11 +9,13 @@
 #             or a build folder
 #   PYTHON    absolute path of an interpreter with PyTorch
 #   PART      planted: families that misbehave, each with its right result; board: bf16 layers, our kernels
-#             and torch on one scoreboard (default: planted board)
+#             and torch on one scoreboard; peers: our kernels and the families PEERS on one scoreboard, with
+#             the tables for moefarm and vLLM (default: planted board)
 #
-# Environment: DEVICE (default: hip:nvidia:0); STATE, a folder that keeps the compiled kernels (default: a new
-# one); NO_SANDBOX, not empty to run without a sandbox; SECONDS_PLANTED and SECONDS_BOARD, limits of the parts
-# (150 and 140).
+# Environment: DEVICE (default: hip:nvidia:0); STATE, a folder that keeps the compiled kernels and the tables
+# (default: a new one); NO_SANDBOX, not empty to run without a sandbox; SECONDS_PLANTED, SECONDS_BOARD and
+# SECONDS_PEERS, limits of the parts (150, 140 and 300); PEERS, modules with families; SHAPES, files with
+# shapes, one batch each, the most important one first.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -120,6 +122,29 @@ check_board() {
         "$python" "$here/python_gpu_table.py" board "$task" || failed=1
     done
     echo "-- $((SECONDS - start)) s"
+    stop_farm
+}
+
+check_peers() {
+    local start=$SECONDS end=$((SECONDS + ${SECONDS_PEERS:-300})) n=0 module shapes options=()
+    echo "== peers =="
+    for module in ${PEERS:?modules with families}; do
+        options+=(--family-py "$module")
+    done
+    start_farm peers "${options[@]}"
+    for shapes in ${SHAPES:?files with shapes}; do
+        "$moefarm" submit "$shapes" --consumer any,moefarm,vllm --time-cap-ms 30000 --regret none
+        n=$((n + 1))
+    done
+    for shapes in $(seq $n); do
+        [ $SECONDS -ge $end ] || timeout $((end - SECONDS)) "$moefarm" watch "$shapes" | tail -n 3
+        "$python" "$here/python_gpu_table.py" peers "$shapes" || failed=1
+    done
+    echo "-- $((SECONDS - start)) s of wall time, of which the worker spent:"
+    "$moefarm" report 1
+    "$moefarm" export --output "$state/tuned_fmoe.csv" && cut -c1-200 "$state/tuned_fmoe.csv"
+    "$moefarm" export --consumer vllm --output "$state/vllm" && head -n 3 "$state"/vllm/*
+    grep -iE "warning|error|died|crash|refused" "$state/peers-worker.log" | cut -c1-300 | head -n 20
     stop_farm
 }
 
