@@ -32,7 +32,7 @@ class GroupedMm(TorchFamily):
         if not plain or shape.act_type != "ActivationType.Silu":
             yield Rejection("layer", "dtype", f"only plain bf16 layers with SiLU, not {shape}")
         else:
-            yield shape.candidate("layer", foreign=True)
+            yield shape.candidate("layer")
 
     def open(self, candidate, shape):
         return Layer(shape)

@@ -45,7 +45,10 @@ _COLUMNS = ("token", "model_dim", "inter_dim", "expert", "topk", "act_type", "dt
 @dataclasses.dataclass(frozen=True)
 class Candidate:
     """One kernel with its parameters. The name must contain the parameters, because production rebuilds the
-    kernel from its name alone. It has at most 159 letters, digits, '_', '.' and '-'."""
+    kernel from its name alone. It has at most 159 letters, digits, '_', '.' and '-'.
+
+    moefarm's own library cannot run a Python family's candidates. They compete with candidates of their own
+    family, and have no place in a table for consumer moefarm."""
 
     name: str
     covers: Sequence[str]  # ops: sort quant1 gather gemm1 act quant2 gemm2 weight combine
@@ -59,9 +62,6 @@ class Candidate:
     # maximum relative difference of a row between two runs; 0: the runs are bitwise equal
     reorder_tolerance: float = 0.0
     aiter: bool = False  # AITER's production runs the step, by its name or as a helper of a named kernel
-    # Only a framework dispatches the step, and moefarm's own library cannot. Such steps compete with steps of
-    # their own family, and have no place in a table for consumer moefarm.
-    foreign: bool = False
 
     def to_json(self, family: str) -> Dict[str, Any]:
         gemms = [op for op in ("gemm1", "gemm2") if op in self.covers]
@@ -70,14 +70,14 @@ class Candidate:
                 "block_m": self.block_m, "ksplit": self.ksplit, "needs": list(self.needs),
                 "gives": list(self.gives), "workspace": self.workspace_bytes, "flops": self.flops,
                 "bytes": self.bytes, "reorder_tolerance": self.reorder_tolerance, "aiter": self.aiter,
-                "foreign": self.foreign}
+                "foreign": True}
 
     @staticmethod
     def from_json(step: Mapping[str, Any]) -> Candidate:
         covers = [] if step["covers"] == "-" else step["covers"].split("+")
         return Candidate(step["name"], tuple(covers), tuple(step["needs"]), tuple(step["gives"]),
                          step["block_m"], step["ksplit"], step["workspace"], step["flops"], step["bytes"],
-                         step["reorder_tolerance"], step.get("aiter", False), step.get("foreign", False))
+                         step["reorder_tolerance"], step.get("aiter", False))
 
 
 def parameters(name: str) -> Dict[str, int]:

@@ -133,7 +133,7 @@ class Planted(TorchFamily):
     def enumerate(self, shape: Shape, device: Device) -> Iterable[Union[Candidate, Rejection]]:
         if shape.is_quantised:
             return [Rejection("all", "dtype", "only bf16")]
-        return [shape.candidate(name, foreign=True) for name in CANDIDATES]
+        return [shape.candidate(name) for name in CANDIDATES]
 
     def open(self, candidate: Candidate, shape: Shape) -> Layer:
         return CANDIDATES[candidate.name](shape)

@@ -62,7 +62,7 @@ class Offers(unittest.TestCase):
         offered = offers(Stub([TASKS[1][0], TASKS[2][0], changed(3, function("run_new"))], flydsl=False))
         steps = [offer for offer in offered if isinstance(offer, Candidate)]
         self.assertEqual([step.name for step in steps], [CK1, CK2, "aiter_moe_sorting_m16"])
-        self.assertTrue(all(step.aiter and step.foreign for step in steps))
+        self.assertTrue(all(step.aiter for step in steps))
         self.assertEqual([rule for _, rule in rules(offered)], ["aiter_version", "package"])
 
     def test_layouts_without_a_name(self) -> None:

@@ -244,11 +244,6 @@ class Offers(unittest.TestCase):
                 self.assertIn("triton_m16_n64_k64_g1_w4_s3-down_m16_n64_k64_g1_w4_s3_tma", names)
                 self.assertEqual(len(set(names)), len(names))
 
-    def test_only_the_framework_dispatches_them(self) -> None:
-        for offer in offers("vllm", Shape.parse(BF16, LAYER), HOPPER, []):
-            if isinstance(offer, Candidate):
-                self.assertTrue(offer.foreign)
-
     def test_limit(self) -> None:
         for framework in ("vllm", "sglang"):
             names = self.names(framework, BF16, 24)

@@ -136,11 +136,10 @@ def sorted_candidates(shape: Shape) -> Iterable[Candidate]:
     rows, order = shape.token * shape.topk, f"sorted/index/none/sorted.{BLOCK}"
     width = shape.inter_dim * (2 if shape.use_g1u1 else 1)
     yield Candidate(GEMM1, ("gather", "gemm1", "act"), ("x/bf16/none/token", order, "w1/bf16/none/row"),
-                    (f"h/bf16/none/sorted.{BLOCK}",), BLOCK, foreign=True,
+                    (f"h/bf16/none/sorted.{BLOCK}",), BLOCK,
                     flops=2.0 * rows * shape.model_dim * width)
     yield Candidate(GEMM2, ("gemm2",), (f"h/bf16/none/sorted.{BLOCK}", order, "w2/bf16/none/row"),
-                    ("z/bf16/none/slot",), BLOCK, foreign=True,
-                    flops=2.0 * rows * shape.model_dim * shape.inter_dim)
+                    ("z/bf16/none/slot",), BLOCK, flops=2.0 * rows * shape.model_dim * shape.inter_dim)
 
 
 KERNELS: Mapping[str, Callable[[Shape], TorchKernel]] = {
@@ -156,8 +155,8 @@ class TorchGrouped(TorchFamily):
         if refused:
             return [Rejection(kernel, *refused)]
         if shape.is_quantised or shape.doweight_stage1:
-            return [shape.candidate(kernel, foreign=True)]
-        return [shape.candidate(kernel, foreign=True), *sorted_candidates(shape)]
+            return [shape.candidate(kernel)]
+        return [shape.candidate(kernel), *sorted_candidates(shape)]
 
     def open(self, candidate: Candidate, shape: Shape) -> TorchKernel:
         return KERNELS[candidate.name](shape)

@@ -77,13 +77,13 @@ def describe(task: Task, shape: Shape) -> Candidate:
     covers, needs, gives = {"stage1": _stage1, "stage2": _stage2, "one": _one}[task.stage](task, shape)
     adds = task.stage != "stage1"
     return Candidate(task.name, covers, needs, gives, task.block_m, flops=_flops(task.stage, shape),
-                     reorder_tolerance=REORDER_TOLERANCE if adds else 0.0, aiter=True, foreign=True)
+                     reorder_tolerance=REORDER_TOLERANCE if adds else 0.0, aiter=True)
 
 
 def describe_sort(block_m: int) -> Candidate:
     """The step aiter.moe_sorting."""
     return Candidate(SORT.format(block_m), ["sort"], ["topk/index/none/token"], [sorted_spec(block_m)],
-                     block_m, aiter=True, foreign=True)
+                     block_m, aiter=True)
 
 
 _Step = Tuple[List[str], List[str], List[str]]

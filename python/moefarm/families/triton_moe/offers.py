@@ -78,8 +78,8 @@ def offers(framework: str, shape: Shape, device: Device,
     if refused:
         yield Rejection("triton", *refused)
         return
-    yield shape.candidate(DEFAULT, foreign=True)
+    yield shape.candidate(DEFAULT)
     pairs, rejections = choose(layer_of(shape, device), framework, folders, device_name(device), limit())
     for up, down in pairs:
-        yield shape.candidate(print_name(up, down), foreign=True)
+        yield shape.candidate(print_name(up, down))
     yield from rejections
