@@ -117,6 +117,12 @@ bool mf_consumer_takes_error(enum mf_consumer c, double err, char why[MF_CONSUME
     return false;
 }
 
+bool mf_consumer_default(enum mf_consumer c, const struct mf_consumer_step *step)
+{
+    return table[c].family && strcmp(table[c].family, step->family) == 0 &&
+           strcmp(step->name, MF_CONSUMER_DEFAULT_STEP) == 0;
+}
+
 bool mf_consumer_has_table(enum mf_consumer c)
 {
     return table[c].has_table;

@@ -44,5 +44,8 @@ bool mf_consumer_takes_pipeline(enum mf_consumer c, const struct mf_consumer_ste
                                 char why[MF_CONSUMER_WHY_MAX]);
 /* err: mismatch ratio of a step that contains a GEMM. */
 bool mf_consumer_takes_error(enum mf_consumer c, double err, char why[MF_CONSUMER_WHY_MAX]);
+/* True for the step that the consumer runs if its table has no row for a shape. A row must beat it. */
+#define MF_CONSUMER_DEFAULT_STEP "default"
+bool mf_consumer_default(enum mf_consumer c, const struct mf_consumer_step *step);
 /* True if a table can be exported for the consumer. */
 bool mf_consumer_has_table(enum mf_consumer c);

@@ -5,6 +5,7 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
+#include "common/moe/consumer.h"
 
 /* a step slower than this multiple of its layout's best time needs no further samples */
 #define LAYOUT_FACTOR 1.05
@@ -115,6 +116,17 @@ void mf_prune_note(struct mf_prune_bests *bests, const struct mf_prune_keys *key
 
 /* ---- decisions ---- */
 
+/* A consumer's table must beat the step that the consumer runs without the table, so its time must be known. */
+static bool is_default(const struct mf_step *step)
+{
+    const struct mf_consumer_step s = mf_consumer_step(step);
+    for (enum mf_consumer c = 0; c < MF_CONSUMER_N_; c++) {
+        if (mf_consumer_default(c, &s))
+            return true;
+    }
+    return false;
+}
+
 /* Returns the smaller of two times. A time of 0 is unknown. */
 static double known_min(double a, double b)
 {
@@ -131,7 +143,7 @@ struct mf_prune mf_prune_start(const struct mf_prune_bests *bests, const struct 
     struct mf_prune p = {.kind_us = known_min(mf_prune_best(bests, keys->kind), caller_us),
                          .interface_us = mf_prune_best(bests, keys->interface),
                          .layout_us = mf_prune_best(bests, keys->layout)};
-    p.applies = (step->covers & gemms) && !exhaustive && p.kind_us > 0;
+    p.applies = (step->covers & gemms) && !exhaustive && p.kind_us > 0 && !is_default(step);
     return p;
 }
 

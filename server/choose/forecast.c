@@ -20,8 +20,9 @@ int mf_forecast_new(struct mf_path *paths, size_t n_paths, int64_t *step_ids, st
                                .step_ids = step_ids,
                                .corrected_us = calloc(n_paths, sizeof(double)),
                                .log_spread = calloc(n_paths, sizeof(double)),
-                               .layout_of = calloc(n_paths, sizeof(size_t))};
-    if (!fc->corrected_us || !fc->log_spread || !fc->layout_of) {
+                               .layout_of = calloc(n_paths, sizeof(size_t)),
+                               .foreign = calloc(n_paths, sizeof(*fc->foreign))};
+    if (!fc->corrected_us || !fc->log_spread || !fc->layout_of || !fc->foreign) {
         mf_forecast_free(fc);
         return -ENOMEM;
     }
@@ -37,6 +38,7 @@ struct mf_forecast *mf_forecast_free(struct mf_forecast *fc)
         free(fc->corrected_us);
         free(fc->log_spread);
         free(fc->layout_of);
+        free(fc->foreign);
         free(fc->layouts);
     }
     free(fc);

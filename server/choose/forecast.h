@@ -4,6 +4,7 @@
 #pragma once
 
 #include "common/moe/pipeline_search.h"
+#include "server/choose/foreign_layers.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -21,15 +22,17 @@ struct mf_forecast_layout {
 struct mf_forecast {
     struct mf_path *paths;
     size_t n_paths;
-    int64_t *step_ids;    /* step ids that the paths' indices refer to */
-    double *corrected_us; /* per path */
-    double *log_spread;   /* per path: standard deviation of the forecast's logarithm; 0: unknown */
-    size_t *layout_of;    /* per path: index into layouts */
+    int64_t *step_ids;              /* step ids that the paths' indices refer to */
+    double *corrected_us;           /* per path */
+    double *log_spread;             /* per path: standard deviation of the forecast's logarithm; 0: unknown */
+    size_t *layout_of;              /* per path: index into layouts */
+    enum mf_foreign_layer *foreign; /* per path */
     struct mf_forecast_layout *layouts;
     size_t n_layouts;
 };
 
-/* Takes ownership of paths and step_ids, even on error. The caller fills in corrected_us and log_spread. */
+/* Takes ownership of paths and step_ids, even on error. The caller fills in corrected_us, log_spread
+ * and foreign. */
 int mf_forecast_new(struct mf_path *paths, size_t n_paths, int64_t *step_ids, struct mf_forecast **ret);
 struct mf_forecast *mf_forecast_free(struct mf_forecast *fc);
 /* Fills in layouts and layout_of. Call it once, after corrected_us and log_spread are set. To find the paths

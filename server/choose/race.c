@@ -50,7 +50,7 @@ static bool is_represented(const struct selection *p, const struct mf_ranked *r,
 
 /* Selection rules, most important first. All pipelines are tested against one rule before the next rule is
  * applied. */
-enum pass { FIRST, OTHER_KIND, ONE_KERNEL, STRUCTURES, BLOCKS, CHEAPEST, CLOSE, N_PASSES };
+enum pass { FIRST, REQUIRED, OTHER_KIND, ONE_KERNEL, STRUCTURES, BLOCKS, CHEAPEST, CLOSE, N_PASSES };
 
 /* best: the pipeline with the lowest forecast. The tested pipeline is `rank` entries after `best`. */
 static bool is_selected(enum pass pass, const struct selection *p, const struct mf_ranked *best, size_t rank,
@@ -60,6 +60,8 @@ static bool is_selected(enum pass pass, const struct selection *p, const struct 
     switch (pass) {
     case FIRST:
         return rank == 0;
+    case REQUIRED:
+        return r->required;
     case OTHER_KIND:
         return !is_represented(p, r, same_kind);
     case ONE_KERNEL:

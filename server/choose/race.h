@@ -17,6 +17,7 @@ struct mf_ranked {
     const struct mf_path *path;
     double forecast_us;
     double log_spread; /* spread of log(time / forecast) for its structure; 0 if unknown */
+    bool required;     /* must be a finalist, whatever its forecast */
     bool finalist;
 };
 /* Sorts by forecast and marks the finalists, at most max_finalists (MF_FINALISTS_MAX, or a layout's share of
@@ -25,15 +26,16 @@ struct mf_ranked {
  * Finalists are selected by these rules, in this order, until the limit is reached:
  *
  *   1. the cheapest pipeline of all
- *   2. the cheapest pipeline with both GEMMs in one kernel (FLAT, one stage, one launch) or, if the first
+ *   2. required pipelines
+ *   3. the cheapest pipeline with both GEMMs in one kernel (FLAT, one stage, one launch) or, if the first
  *      finalist is such a pipeline, the cheapest pipeline with two stages
- *   3. the cheapest pipeline of each structure with one kernel for both GEMMs
- *   4. the cheapest pipeline of each structure
- *   5. the cheapest pipeline of each block_m
- *   6. the topk cheapest pipelines
- *   7. pipelines whose forecast is within the spread of the best forecast
+ *   4. the cheapest pipeline of each structure with one kernel for both GEMMs
+ *   5. the cheapest pipeline of each structure
+ *   6. the cheapest pipeline of each block_m
+ *   7. the topk cheapest pipelines
+ *   8. pipelines whose forecast is within the spread of the best forecast
  *
- * Rules 2 and 3 exist because only a race, not a sum of step times, can decide between one kernel and two
+ * Rules 3 and 4 exist because only a race, not a sum of step times, can decide between one kernel and two
  * stages. There is no rule for pairs of structure and block_m, because the pairs of a few structures would
  * fill the race. */
 size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk, size_t max_finalists);

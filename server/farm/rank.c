@@ -8,6 +8,7 @@
 #include "common/base/log.h"
 #include "common/base/text.h"
 #include "common/moe/pipeline_gap.h"
+#include "server/choose/foreign_layers.h"
 #include "server/choose/layout_choice.h"
 #include "server/farm/trust.h"
 
@@ -170,9 +171,9 @@ struct mf_ranking *mf_ranking_free(struct mf_ranking *k)
     return NULL;
 }
 
-static int keep_forecast(struct mf_farm *f, struct mf_task *g, const struct measured *m,
-                         struct mf_path *paths, size_t n)
+static int keep_forecast(struct mf_farm *f, struct mf_task *g, struct mf_path *paths, size_t n)
 {
+    const struct measured *m = &g->ranking->measured;
     int64_t *ids = calloc(m->n, sizeof(*ids));
     if (!ids) {
         free(paths);
@@ -182,6 +183,8 @@ static int keep_forecast(struct mf_farm *f, struct mf_task *g, const struct meas
         ids[i] = m->valid_step[i].id;
     struct mf_forecast *fc = NULL;
     int r = mf_forecast_new(paths, n, ids, &fc);
+    for (size_t i = 0; r == 0 && i < n; i++)
+        fc->foreign[i] = mf_foreign_layer(&g->ranking->problem, m->consumer, &paths[i]);
     if (r == 0)
         r = correct(f, g, fc);
     if (r == 0)
@@ -260,8 +263,10 @@ static int finish_search(struct mf_farm *f, struct mf_task *g)
     int r = mf_path_search_take(k->search, &paths, &n_paths);
     if (r > 0)
         r = report_cut(f, g, k->measured.n);
+    if (r == 0)
+        r = mf_foreign_layers_add(&k->problem, k->consumer, &paths, &n_paths);
     if (r == 0 && n_paths > 0)
-        r = keep_forecast(f, g, &k->measured, paths, n_paths);
+        r = keep_forecast(f, g, paths, n_paths);
     else
         free(paths);
     if (r == 0 && ++k->at < k->n_offers) {
@@ -359,6 +364,12 @@ static size_t layout_of(const struct mf_forecast *fc, const struct mf_ranked *ra
     return fc->layout_of[ranked->path - fc->paths];
 }
 
+/* True for a pipeline that is stored whatever its rank. */
+static bool is_shown(const struct mf_forecast *fc, const struct mf_ranked *ranked)
+{
+    return fc->foreign[ranked->path - fc->paths] != MF_LAYER_OTHER;
+}
+
 static int add_pipeline(struct mf_farm *f, const struct contest *k, const struct mf_ranked *ranked, int place,
                         int64_t *ret)
 {
@@ -396,7 +407,8 @@ static size_t rank_layout(const struct contest *k, const char *layout, size_t ma
     size_t n = 0;
     for (size_t i = 0; i < fc->n_paths && (in || !layout); i++) {
         if (!in || &fc->layouts[fc->layout_of[i]] == in)
-            ret[n++] = (struct mf_ranked){&fc->paths[i], fc->corrected_us[i], fc->log_spread[i], false};
+            ret[n++] = (struct mf_ranked){&fc->paths[i], fc->corrected_us[i], fc->log_spread[i],
+                                          fc->foreign[i] == MF_LAYER_RACES, false};
     }
     (void)mf_race_finalists(ret, n, (int)k->task->batch->options.topk, max_finalists);
     return n;
@@ -419,7 +431,7 @@ static int add_layout(struct mf_farm *f, const struct contest *k, const char *la
     size_t n = rank_layout(k, layout, max_finalists, ranked), before = entrants->n;
     for (size_t i = 0; i < n; i++) {
         int64_t id;
-        if (!ranked[i].finalist && i >= KEPT_OF_LAYOUT)
+        if (!ranked[i].finalist && i >= KEPT_OF_LAYOUT && !is_shown(k->forecast, &ranked[i]))
             continue;
         int r = add_pipeline(f, k, &ranked[i], (int)i + 1, &id);
         if (r < 0)
@@ -434,7 +446,8 @@ static int add_layout(struct mf_farm *f, const struct contest *k, const char *la
     return 0;
 }
 
-/* Stores the best pipelines of each layout that does not race, for display. */
+/* Stores the best pipelines of each layout that does not race, and the best layer of each other program, for
+ * display. */
 static int add_others(struct mf_farm *f, const struct contest *contest, const char *const *layouts, size_t n,
                       struct mf_ranked *ranked)
 {
@@ -453,13 +466,13 @@ static int add_others(struct mf_farm *f, const struct contest *contest, const ch
     }
     for (size_t i = 0; i < fc->n_paths; i++) {
         if (n_kept[fc->layout_of[i]] < KEPT_OF_OTHERS)
-            ranked[n_left++] = (struct mf_ranked){&fc->paths[i], fc->corrected_us[i], 0, false};
+            ranked[n_left++] = (struct mf_ranked){&fc->paths[i], fc->corrected_us[i], 0, false, false};
     }
     (void)mf_race_finalists(ranked, n_left, 1, 0);
     for (size_t i = 0; r == 0 && i < n_left; i++) {
         int *kept = &n_kept[layout_of(fc, &ranked[i])];
         int64_t id;
-        if (*kept < KEPT_OF_OTHERS)
+        if (*kept < KEPT_OF_OTHERS || is_shown(fc, &ranked[i]))
             r = add_pipeline(f, contest, &ranked[i], ++*kept, &id);
     }
     return r;

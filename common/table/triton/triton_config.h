@@ -12,6 +12,7 @@
 
 #include "common/base/buf.h"
 #include "common/base/names.h"
+#include "common/moe/consumer.h"
 #include "common/moe/step.h"
 
 /* Fields in the order of the files. SPLIT_K and the fields after it are rare: backends of AMD and Intel, and
@@ -60,7 +61,7 @@ struct mf_triton_step {
     bool has_down;
     struct mf_triton_config down; /* the second GEMM */
 };
-#define MF_TRITON_DEFAULT "default"
+#define MF_TRITON_DEFAULT MF_CONSUMER_DEFAULT_STEP
 
 /* Parses a step's name. -ENOENT: the name is `default`. -EINVAL: another name, a required value is missing,
  * or a value is out of range. */

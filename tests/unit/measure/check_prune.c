@@ -97,6 +97,29 @@ MF_TEST(callers_times_do_not_stop_foreign_steps)
     ck_assert_double_eq(mf_prune_limit(&p).best_us, 100);
 }
 
+/* A consumer's table must beat the step that the consumer runs without it. */
+MF_TEST(default_steps_are_never_stopped)
+{
+    static const struct {
+        const char *family, *name;
+        bool applies;
+    } cases[] = {{"vllm", "triton_m16", true},
+                 {"vllm", "default", false},
+                 {"sglang", "default", false},
+                 {"mine", "default", true}};
+    for (size_t i = 0; i < MF_ARRAY_LEN(cases); i++) {
+        static struct mf_prune_bests bests;
+        struct mf_step step = make_step(GEMM1, MF_FORMAT_BF16, "row", 16);
+        step.foreign = true;
+        ck_assert_int_ge(mf_copy(step.family, sizeof(step.family), cases[i].family), 0);
+        ck_assert_int_ge(mf_copy(step.name, sizeof(step.name), cases[i].name), 0);
+        struct mf_prune_keys keys = mf_prune_keys(&step);
+        mf_prune_note(&bests, &keys, 100);
+        struct mf_prune p = mf_prune_start(&bests, &keys, &step, 0, false);
+        ck_assert_msg(p.applies == cases[i].applies, "%s:%s", cases[i].family, cases[i].name);
+    }
+}
+
 MF_TEST(remembers_the_best_time_of_each_group)
 {
     static struct mf_prune_bests bests; /* static, so initialised to zero */

@@ -76,6 +76,16 @@ static uint64_t structure_of(unsigned gemm1, unsigned gemm2, unsigned kind)
            (uint64_t)kind << (4 * MF_OP_COMBINE);
 }
 
+/* A required pipeline races even if it is the slowest one and only two places exist. */
+MF_TEST(required_pipeline_races)
+{
+    make(20, 5, 0);
+    for (size_t i = 0; i < 20; i++)
+        ranked[i].required = ranked[i].path == &paths[19];
+    ck_assert_uint_eq(mf_race_finalists(ranked, 20, 8, 2), 2);
+    ck_assert(ranked[0].finalist && ranked[19].finalist && ranked[19].required);
+}
+
 /* More structures fuse both GEMMs than there are places. The pipeline with the best forecast has two stages
  * and still gets a place. */
 MF_TEST(best_forecast_races)
