@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "cli/support/shape_arg.h"
+#include "cli/tables/config_files.h"
 #include "cli/tune/tune_input.h"
 #include "common/base/clock.h"
 #include "common/base/text.h"
@@ -238,9 +239,30 @@ static int replay(struct tune *t)
     return code;
 }
 
+/* ---- files of vLLM and SGLang ---- */
+
+/* Writes the farm's configurations for the consumers that read a folder of files. */
+static int export_configs(const struct tune *t, struct mf_cli *cli, const struct mf_command *self)
+{
+    int first = 0;
+
+    for (enum mf_consumer c = 0; c < MF_CONSUMER_N_; c++) {
+        char folder[MF_TUNE_PATH_MAX + 32];
+        const char *name = mf_consumer_name(c);
+        if (!(t->o.consumers & MF_CONSUMER_BIT(c)) || !mf_has_config_files(name))
+            continue;
+        mf_format(folder, sizeof(folder), "%s.%s", t->in.paths[0], name);
+        const char *words[8] = {"export", "--consumer", name,
+                                "-o",     folder,       t->o.simulated ? "--simulated" : NULL};
+        int code = mf_cmd_export(cli, self, t->o.simulated ? 6 : 5, (char **)words);
+        first = first != 0 ? first : code;
+    }
+    return first;
+}
+
 /* ---- the command ---- */
 
-static int tune(struct tune *t, struct mf_cli *cli)
+static int tune(struct tune *t, struct mf_cli *cli, const struct mf_command *self)
 {
     _cleanup_(mf_tune_outcomes_release) struct mf_tune_outcomes outcomes = {.n = 0};
     _cleanup_(mf_buf_release) struct mf_buf compared, compat;
@@ -289,6 +311,8 @@ static int tune(struct tune *t, struct mf_cli *cli)
     run.farm = t->farm;
     if (code == 0)
         code = mf_tune_run(&run);
+    if (code == 0 && !run.interrupted)
+        code = export_configs(t, cli, self);
     sorted = sort_table(t);
     print_compared(t, &run);
     print_compat(t, &run);
@@ -358,7 +382,7 @@ int mf_cmd_tune(struct mf_cli *cli, const struct mf_command *self, int argc, cha
     if (code == 0)
         code = mf_tune_input_classes(&t->in, &t->o, cli);
     if (code == 0)
-        code = tune(t, cli);
+        code = tune(t, cli, self);
     if (t->farm) /* the farm owns the URL and is freed on return */
         cli->url = "";
     return code;

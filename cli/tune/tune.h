@@ -19,6 +19,7 @@
 #include "cli/support/progress.h"
 #include "common/base/buf.h"
 #include "common/base/cleanup.h"
+#include "common/moe/consumer.h"
 #include "common/moe/device_class.h"
 #include "common/moe/shape.h"
 #include "common/moe/status.h"
@@ -43,6 +44,7 @@ struct mf_tune_options {
     bool simulated, compat;
     /* derived from the options */
     bool sorted, for_aiter;
+    mf_consumers consumers;
 };
 #define MF_TUNE_N_OPTIONS 50
 /* Fills the option table. opts has room for MF_TUNE_N_OPTIONS options; *ret_n is the number used. */

@@ -20,7 +20,8 @@
 #define POLL_MS          10
 #define RESTART_DELAY_MS 1000 /* minimum time between a worker's exit and its restart */
 /* maximum restarts of a worker; a restart fails while a killed worker still holds the device */
-#define RESTARTS_MAX 10
+#define RESTARTS_MAX    10
+#define FAMILIES_PY_MAX 16 /* as of a runner */
 
 struct worker {
     struct mf_tune_child child;
@@ -130,20 +131,26 @@ static int start_worker(struct mf_tune_farm *f, struct worker *w)
     for (char *p = name; *p; p++)
         *p = *p == ':' || *p == '/' ? '-' : *p;
     mf_format(w->child.log, sizeof(w->child.log), "%s/%s.log", f->folder, name);
-    const char *argv[20] = {path, "--coordinator", f->hub, "--device", w->device.name, "--name",
-                            name, "--spool",       spool};
+    const char *argv[18 + 2 * FAMILIES_PY_MAX] = {
+        path, "--coordinator", f->hub, "--device", w->device.name, "--name", name, "--spool", spool};
     const struct {
         const char *name, *value;
-    } options[] = {{"--families", f->families},
-                   {"--python", f->python},
-                   {"--family-py", f->family_py},
-                   {"--aiter-dir", f->aiter_dir}};
+    } options[] = {{"--families", f->families}, {"--python", f->python}, {"--aiter-dir", f->aiter_dir}};
+    char modules[MF_TUNE_PATH_MAX];
     size_t n = 9;
+    if (mf_copy(modules, sizeof(modules), f->family_py ? f->family_py : "") < 0)
+        return mf_cli_fail(MF_EXIT_USAGE, "--family-py: the list is too long");
     for (size_t i = 0; i < MF_ARRAY_LEN(options); i++) {
         if (!options[i].value)
             continue;
         argv[n++] = options[i].name;
         argv[n++] = options[i].value;
+    }
+    for (char *save, *one = strtok_r(modules, ",", &save); one; one = strtok_r(NULL, ",", &save)) {
+        if (n + 3 > MF_ARRAY_LEN(argv))
+            return mf_cli_fail(MF_EXIT_USAGE, "--family-py: at most %d families", FAMILIES_PY_MAX);
+        argv[n++] = "--family-py";
+        argv[n++] = one;
     }
     return mf_tune_child_start(&w->child, (char *const *)argv);
 }

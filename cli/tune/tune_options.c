@@ -96,16 +96,17 @@ void mf_tune_options(struct mf_tune_options *o, struct mf_opt *opts, size_t *ret
          "private farm: kernel families to use (default: the workers' default)", 0, 0},
         {"python",              MF_OPT_TEXT,     &o->python,        "PATH",
          "private farm: Python interpreter for --family-py", 0, 0},
-        {"family-py",           MF_OPT_TEXT,     &o->family_py,     "FILE",
-         "private farm: Python file or module with kernel families", 0, 0},
+        {"family-py",           MF_OPT_TEXT,     &o->family_py,     "LIST",
+         "private farm: Python files or modules with kernel families, comma-separated", 0, 0},
         {"aiter-dir",           MF_OPT_TEXT,     &o->aiter_dir,     "PATH",
          "private farm: folder of your AITER, whose kernel lists replace the built-in ones", 0, 0},
         {"classes",             MF_OPT_TEXT,     &o->classes,       "LIST",
          "external farm: device classes, gfx942/304,… (default: those of its workers)", 0, 0},
         {"state",               MF_OPT_TEXT,     &o->state,         "DIR",
          "state folder, with the private farm's database (default: FILE.moefarm next to the table)", 0, 0},
-        {"consumer",            MF_OPT_TEXT,     &o->consumer,      "NAME",
-         "consumer of the table: moefarm, or aiter for rows and keys that AITER dispatches", 0, 0},
+        {"consumer",            MF_OPT_TEXT,     &o->consumer,      "LIST",
+         "consumers, comma-separated: moefarm, or aiter for rows and keys that AITER dispatches, for the "
+         "table; also vllm and sglang, whose files are written to the folders TABLE.vllm and TABLE.sglang", 0, 0},
         {"routing",             MF_OPT_TEXT,     &o->routing,       "PROFILE",
          "routing profile, as for moefarm submit (default: uniform)", 0, 0},
         {"topk",                MF_OPT_INT,      &o->topk,          "N",
@@ -176,11 +177,31 @@ static int refuse_modes(const struct mf_tune_options *o)
     return 0;
 }
 
+/* The table has the rows of moefarm or aiter, whichever comes first. */
+static int read_consumers(struct mf_tune_options *o)
+{
+    struct mf_batch_options batch = {.n_consumers = 0};
+    int i = 0;
+
+    if (mf_batch_option_parse(mf_batch_option_find("consumer"), o->consumer, &batch) < 0)
+        batch.n_consumers = 0;
+    while (i < batch.n_consumers && batch.consumers[i] != MF_CONSUMER_MOEFARM &&
+           batch.consumers[i] != MF_CONSUMER_AITER)
+        i++;
+    if (i == batch.n_consumers)
+        return mf_cli_fail(MF_EXIT_USAGE,
+                           "--consumer '%s': expected moefarm or aiter, whose rows the table gets, and "
+                           "optionally vllm, sglang and any, separated by commas",
+                           o->consumer);
+    o->for_aiter = batch.consumers[i] == MF_CONSUMER_AITER;
+    o->consumers = mf_batch_consumers(&batch);
+    return 0;
+}
+
 int mf_tune_check(struct mf_tune_options *o)
 {
     const struct mf_batch_option *err_ratio = mf_batch_option_find("err_ratio");
     char expected[MF_OPTION_HELP_MAX];
-    enum mf_consumer consumer;
     int code = refuse_modes(o);
 
     if (code != 0)
@@ -194,11 +215,9 @@ int mf_tune_check(struct mf_tune_options *o)
     if (!(o->min_improvement_pct >= 0 && o->min_improvement_pct < 100))
         return mf_cli_fail(MF_EXIT_USAGE, "--min_improvement_pct %g: expected a number from 0 to below 100",
                            o->min_improvement_pct);
-    if (mf_consumer_parse(o->consumer, &consumer) < 0 ||
-        (consumer != MF_CONSUMER_MOEFARM && consumer != MF_CONSUMER_AITER))
-        return mf_cli_fail(MF_EXIT_USAGE, "--consumer '%s': expected moefarm or aiter", o->consumer);
-    o->for_aiter = consumer == MF_CONSUMER_AITER;
-    code = mf_aiter_env_read("tune", &o->env);
+    code = read_consumers(o);
+    if (code == 0)
+        code = mf_aiter_env_read("tune", &o->env);
     if (code != 0)
         return code;
     if (!*o->tune_file || *o->tune_file == ':')

@@ -95,7 +95,8 @@ static cJSON *make_options(const struct mf_tune_options *o, const struct mf_devi
     add_count(options, "split_k", 0, !o->split_k);
     add_count(options, "shape_grouped", 1, o->shape_grouped);
     add_option(options, "routing", o->routing);
-    add_option(options, "consumer", o->for_aiter ? "aiter" : NULL);
+    add_option(options, "consumer",
+               o->consumers == MF_CONSUMER_BIT(MF_CONSUMER_MOEFARM) ? NULL : o->consumer);
     add_env(options, &o->env.env);
     add_option(options, "promote", o->compare ? "improved" : NULL);
     if (o->compare)

@@ -213,10 +213,9 @@ MF_TEST(reports_bad_launches, .rows = MF_ARRAY_LEN(bad_launches))
     char file[64];
     write_family(FLAWED, bad_launches[_i].launch, file);
     /* only a hang may exceed the time cap; a long time cap allows for a busy machine */
-    int batch =
-        tune(file, "move,odd", FARM_CSV_HEAD FARM_CSV_SMALL,
-             strcmp(bad_launches[_i].status, "hang") == 0 ? ANY "&time_cap_ms=1000"
-                                                          : ANY "&time_cap_ms=30000");
+    int batch = tune(file, "move,odd", FARM_CSV_HEAD FARM_CSV_SMALL,
+                     strcmp(bad_launches[_i].status, "hang") == 0 ? ANY "&time_cap_ms=1000"
+                                                                  : ANY "&time_cap_ms=30000");
     remove_family(file);
     expect_step(batch, bad_launches[_i].status, bad_launches[_i].message);
     expect_moves(batch);
@@ -487,7 +486,7 @@ static const struct {
 } bad_modules[] = {
     {"import no_such_module\n",              "odd", "ModuleNotFoundError: No module named 'no_such_module'"},
     {"import os; os.kill(os.getpid(), 11)\n", "odd", "the import crashed with signal 11"},
-    {"import sys; sys.exit(3)\n",            "odd", "the import ended the process with exit code 3"},
+    {"import sys; sys.exit(3)\n",            "odd", "SystemExit: 3 (odd.py:1)"},
     {"family = 1\n",                         "odd", "the module has neither a variable `family`"},
     {NAMED("a b") "family = Odd()\n", "python", "the name 'a b' of the family must be 1 to"},
     {NAMED("odd") "families = [Odd(), Odd()]\n", "odd",
@@ -533,10 +532,10 @@ MF_TEST(refuses_a_shared_object_of_the_same_name)
     char file[64];
     write_family("@", NAMED("plain") "family = Odd()\n", file);
     farm_start(&farm, 1000);
-    const char *const args[] = {
-        "--device", "cpu:0",       "--families", "move,plain",  "--python",
-        PYTHON,     "--family-py", file,         "--family-so", MF_BINARY_DIR "/tests/plain.so",
-        NULL};
+    const char *const args[] = {"--device",    "cpu:0", "--families",  "move,plain",
+                                "--python",    PYTHON,  "--family-py", PLAIN,
+                                "--family-py", file,    "--family-so", MF_BINARY_DIR "/tests/plain.so",
+                                NULL};
     farm_start_worker(&farm, 0, args);
     farm_wait_workers(&farm, 1);
     expect_refusal("plain", "a Python family of this runner has the same name");
@@ -578,20 +577,58 @@ static int run(const char *command, char *out, size_t cap)
     return WEXITSTATUS(pclose(report));
 }
 
-/* moefarm tune passes its options to the workers of its own farm. */
+/* A family of the name vllm, whose default is much slower than its configuration. */
+#define VLLM                                                                          \
+    "import sys, time\n"                                                              \
+    "sys.path.insert(0, '" MF_SOURCE_DIR "/examples')\n"                              \
+    "import family_plain as p\n"                                                      \
+    "class Slow(p.PlainLayer):\n"                                                     \
+    "    def launch(self, tensors, stream):\n"                                        \
+    "        time.sleep(0.1)\n"                                                       \
+    "        super().launch(tensors, stream)\n"                                       \
+    "class Vllm(p.Plain):\n"                                                          \
+    "    name = 'vllm'\n"                                                             \
+    "    def enumerate(self, shape, device):\n"                                       \
+    "        yield shape.candidate('" CONFIG "')\n"                                   \
+    "        yield shape.candidate('default')\n"                                      \
+    "    def open(self, candidate, shape):\n"                                         \
+    "        return (Slow if candidate.name == 'default' else p.PlainLayer)(shape)\n" \
+    "family = Vllm()\n"
+#define CONFIG "triton_m16_n64_k64_g1_w4_s3"
+
+/* A consumer's own choice is never dropped as slow, and races against the best configuration. */
+MF_TEST(default_races)
+{
+    char file[64];
+    write_family("@", VLLM, file);
+    int batch = tune(file, "move,vllm", FARM_CSV_HEAD FARM_CSV_SMALL, "&consumer=vllm");
+    remove_family(file);
+    _cleanup_(cJSON_Deletep) cJSON *steps = farm_task_list(&farm, batch, "steps?family=vllm&status=ok");
+    ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(steps, "items")), 2);
+    _cleanup_(cJSON_Deletep) cJSON *race = farm_get(&farm, "/api/v1/tasks/1/race?consumer=vllm");
+    ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(race, "pipelines")), 2);
+    _cleanup_(cJSON_Deletep) cJSON *task = farm_get(&farm, "/api/v1/tasks/1");
+    const cJSON *winner = cJSON_GetObjectItem(find_consumer(task, "vllm"), "winner");
+    ck_assert_str_eq(cJSON_GetStringValue(cJSON_GetArrayItem(winner, 0)), "vllm:" CONFIG);
+}
+
+/* moefarm tune passes its options to the workers of its own farm, and writes the files of each consumer. */
 MF_TEST(moefarm_tune_runs_families)
 {
-    char folder[] = "/tmp/check_python.XXXXXX", command[1024], out[16384];
+    char folder[] = "/tmp/check_python.XXXXXX", command[1024], out[16384], file[64];
+    write_family("@", VLLM, file);
     ck_assert_ptr_nonnull(mkdtemp(folder));
     (void)snprintf(command, sizeof(command),
                    "cd %s && printf '" FARM_CSV_HEAD FARM_CSV_SMALL
-                   "' > in.csv && %s tune -i in.csv -o out.csv "
-                   "--device cpu:0 --families move,plain_py --python %s --family-py %s 2>&1 && cat out.csv",
-                   folder, MF_BINARY_DIR "/cli/moefarm", PYTHON, PLAIN);
+                   "' > in.csv && %s tune -i in.csv -o out.csv --consumer moefarm,vllm "
+                   "--device cpu:0 --families move,one_stage,vllm --python %s --family-py %s,%s 2>&1 && "
+                   "cat out.csv out.csv.vllm/E=4,N=*.json",
+                   folder, MF_BINARY_DIR "/cli/moefarm", PYTHON, PLAIN, file);
     int code = run(command, out, sizeof(out));
+    remove_family(file);
     (void)snprintf(command, sizeof(command), "rm -r %s", folder);
     ck_assert_int_eq(system(command), 0);
-    ck_assert_msg(code == 0 && strstr(out, ",plain_py:py_layer,"), "%s", out);
+    ck_assert_msg(code == 0 && strstr(out, ",one_stage:") && strstr(out, "\"BLOCK_SIZE_M\": 16"), "%s", out);
 }
 
 /* The report of --self-check names what does not work and goes on with the other candidates. */

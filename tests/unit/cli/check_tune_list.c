@@ -122,6 +122,8 @@ static const struct {
     {{"--auto_group_small_m", "64"},            true,
      "--auto_group_small_m: a race always runs on one device"},
     {{"--consumer", "vllm"},                    true,  "--consumer 'vllm': expected moefarm or aiter"},
+    {{"--consumer", "aiter,hf"},                true,  "--consumer 'aiter,hf': expected moefarm or aiter"},
+    {{"--consumer", "vllm,aiter,any,sglang"},   false, ""},
     {{"-o", ":b.csv"},                          true,  "-o: no table to write"},
 };
 /* clang-format on */
