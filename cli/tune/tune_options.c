@@ -106,7 +106,7 @@ void mf_tune_options(struct mf_tune_options *o, struct mf_opt *opts, size_t *ret
          "state folder, with the private farm's database (default: FILE.moefarm next to the table)", 0, 0},
         {"consumer",            MF_OPT_TEXT,     &o->consumer,      "LIST",
          "consumers, comma-separated: moefarm, or aiter for rows and keys that AITER dispatches, for the "
-         "table; also vllm and sglang, whose files are written to the folders TABLE.vllm and TABLE.sglang", 0, 0},
+         "table; also vllm and sglang, whose files are written to TABLE.vllm and TABLE.sglang", 0, 0},
         {"routing",             MF_OPT_TEXT,     &o->routing,       "PROFILE",
          "routing profile, as for moefarm submit (default: uniform)", 0, 0},
         {"topk",                MF_OPT_INT,      &o->topk,          "N",

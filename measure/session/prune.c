@@ -116,7 +116,7 @@ void mf_prune_note(struct mf_prune_bests *bests, const struct mf_prune_keys *key
 
 /* ---- decisions ---- */
 
-/* A consumer's table must beat the step that the consumer runs without the table, so its time must be known. */
+/* A consumer's table must beat the step that the consumer runs without the table: its time must be known. */
 static bool is_default(const struct mf_step *step)
 {
     const struct mf_consumer_step s = mf_consumer_step(step);

@@ -61,8 +61,9 @@ void mf_prune_note(struct mf_prune_bests *bests, const struct mf_prune_keys *key
 
 /* caller_best_us is the best time of our steps of the same kind that the caller knows, or 0. It does not
  * apply to foreign steps. An exhaustive search stops no step early. Otherwise only steps with a GEMM are
- * stopped, and no consumer's default step. Steps without a GEMM take little time. Also, a sort for large blocks does not compete with a sort
- * for small blocks, because a faster GEMM may need the large blocks. */
+ * stopped, and no consumer's default step (mf_consumer_default). Steps without a GEMM take little time. Also,
+ * a sort for large blocks does not compete with a sort for small blocks, because a faster GEMM may need the
+ * large blocks. */
 struct mf_prune mf_prune_start(const struct mf_prune_bests *bests, const struct mf_prune_keys *keys,
                                const struct mf_step *step, double caller_best_us, bool exhaustive);
 struct mf_prune_limit mf_prune_limit(const struct mf_prune *p);

@@ -1,6 +1,6 @@
-/* Pipelines of one step of another program, such as a whole layer of vLLM. The search for pipelines keeps only
- * the cheapest ones. A ranking also needs the best layer of each other program, to show it beside ours, and
- * the layer that a consumer runs without a table, which the table must beat. */
+/* Pipelines of one step of another program, such as a whole layer of vLLM. The search for pipelines keeps
+ * only the cheapest ones. A ranking also needs the best layer of each other program, to show it beside ours,
+ * and the layer that a consumer runs without a table, which the table must beat. */
 #pragma once
 
 #include <stddef.h>
