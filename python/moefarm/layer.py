@@ -67,6 +67,8 @@ class Layer:
     form: further properties in the table's spelling, for example "limit:7" or "ep:0/384".
     max_tokens: a call with more tokens runs in several steps of at most this number.
     device: a CPU or GPU; the default is the current GPU, or the CPU on a machine without a GPU.
+    workspace_bytes: workspace for the rows of later tables (see `reload`); the default is what the current
+        rows need.
     w1_layout, w2_layout: layouts to pack w1 and w2 in, such as "row"; the default is what the table's rows
         need.
 
@@ -93,7 +95,8 @@ class Layer:
                  activation_dtype: Dtype = None, weight_dtype: Dtype = None, bias: bool = False,
                  gated: bool = True, weight_before_activation: bool = False, form: str = "",
                  max_tokens: int = 4096, device: Union[None, str, torch.device] = None,
-                 w1_layout: Optional[str] = None, w2_layout: Optional[str] = None) -> None:
+                 workspace_bytes: int = 0, w1_layout: Optional[str] = None,
+                 w2_layout: Optional[str] = None) -> None:
         self.model_dim, self.inter_dim, self.experts, self.topk = model_dim, inter_dim, experts, topk
         self.gated, self.max_tokens, self.form = gated, max_tokens, _form(form, bias)
         self.activation = _spelling(activation, ACTIVATIONS, "ActivationType.")
@@ -105,7 +108,7 @@ class Layer:
         self._handle = open_handle(self.device, table)
         self._library = self._handle.library
         self.weight_before_activation = weight_before_activation
-        self._pointer = self._open(w1_layout, w2_layout)
+        self._pointer = self._open(workspace_bytes, w1_layout, w2_layout)
         weakref.finalize(self, _close, self._handle, self._pointer).atexit = False
         self.workspace_bytes = int(self._library.fmoe_workspace_bytes(self._pointer))
         self._workspace = workspace_of(self.device)
@@ -130,12 +133,12 @@ class Layer:
         default = known or ("", "")
         return str(activation or default[0]), str(weight or default[1])
 
-    def _open(self, *layouts: Optional[str]) -> ctypes.c_void_p:
+    def _open(self, workspace_bytes: int, *layouts: Optional[str]) -> ctypes.c_void_p:
         model = _library.LayerModel(
             self.model_dim, self.inter_dim, self.experts, self.topk, self.activation.encode(),
             b"torch.bfloat16", self.activation_dtype.encode(), self.weight_dtype.encode(),
             self.quant.encode(), self.gated, self.weight_before_activation, self.form.encode(),
-            self.max_tokens, 0, *(name.encode() if name else None for name in layouts))
+            self.max_tokens, workspace_bytes, *(name.encode() if name else None for name in layouts))
         error, pointer = _library.ErrorText(), ctypes.c_void_p()
         with guard(self.device):
             _library.check(self._library.fmoe_layer_open(self._handle.pointer, ctypes.byref(model),
