@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import threading
 import weakref
 from typing import Any, ContextManager, Dict, List, Optional, Sequence, Tuple, Union
@@ -99,6 +100,12 @@ class Handle:
         with guard(self.device):
             _library.check(self.library.fmoe_reload(self.pointer, tables, len(self.tables),
                                                     ctypes.byref(error)), error)
+
+    def report(self, url: str, token_file: Optional[str], seconds: int) -> None:
+        error, token = _library.ErrorText(), None if token_file is None else os.fsencode(token_file)
+        _library.check(self.library.fmoe_report_start(self.pointer, url.encode(), token, seconds,
+                                                      ctypes.byref(error)), error)
+        weakref.finalize(self, self.library.fmoe_report_stop, self.pointer)  # also at the end of the process
 
     def rows(self) -> _library.Rows:
         rows = _library.Rows()

@@ -356,6 +356,14 @@ class Layer:
         if a table has an error, or needs another layout of the weights or a larger workspace."""
         self._handle.reload()
 
+    def report_misses(self, url: str, token_file: Optional[str] = None, seconds: int = 60) -> None:
+        """Reports the misses of all layers with these tables to a coordinator, every `seconds` seconds and at
+        the end of the process, so that the farm can tune the missing rows. Calls never wait for a report.
+
+        url: "http://farm:8080"; token_file: file with the access token, None for a coordinator on loopback.
+        Error: libfmoe refuses the url or the file, or reports already."""
+        self._handle.report(url, token_file, seconds)
+
     @property
     def misses(self) -> int:
         """The number of calls without a row, of all layers with these tables."""

@@ -2,10 +2,14 @@
 MOEFARM_TEST_TORCH_DEVICE names."""
 import doctest
 import errno
+import http.server
+import json
 import os
 import pathlib
+import queue
 import sys
 import tempfile
+import threading
 import unittest
 from typing import Any, Dict, Optional, Tuple
 
@@ -243,6 +247,51 @@ class Errors(unittest.TestCase):
         self.assertIn(":", layer.served(5).pipeline)
         with self.assertRaisesRegex(moefarm.Error, "tokens is 65: expected 1 to 64"):
             layer.served(65)
+
+
+class Coordinator(http.server.BaseHTTPRequestHandler):
+    """Accepts reports of misses."""
+
+    reports: "queue.Queue[Any]" = queue.Queue()
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.reports.put((self.path, body))
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+class Misses(unittest.TestCase):
+    def test_report(self) -> None:
+        server = http.server.HTTPServer(("127.0.0.1", 0), Coordinator)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        with tempfile.TemporaryDirectory() as folder:  # a table of its own has a handle of its own
+            table = pathlib.Path(folder, "tuned.csv")
+            tuned_table.write(table, bf16_layer(), (1,))
+            layer = bf16_layer(table)
+            layer(*inputs(5))
+            self.assertEqual(layer.misses, 1)
+            layer.report_misses(f"http://127.0.0.1:{server.server_port}", seconds=1)
+            path, body = Coordinator.reports.get(timeout=60)
+            with self.assertRaises(moefarm.Error) as refused:
+                layer.report_misses(f"http://127.0.0.1:{server.server_port}")
+            self.assertEqual(refused.exception.errno, errno.EALREADY)
+            del layer
+        server.shutdown()
+        thread.join()
+        server.server_close()
+        self.assertEqual(path, "/api/v1/misses")
+        self.assertEqual([(m["shape"]["token"], m["count"]) for m in body["misses"]], [(8, 1)])
+
+    def test_refused_url(self) -> None:
+        with self.assertRaisesRegex(moefarm.Error, "ftp"):
+            bf16_layer().report_misses("ftp://farm")
 
 
 class Operator(unittest.TestCase):
