@@ -126,7 +126,8 @@ void mf_farm_reset_state(struct mf_farm *f)
         free(f->new_events[i].body);
     f->n_new_events = f->n_touched = f->n_acknowledged = 0;
     f->n_suspects = 0;
-    f->wake.n = f->wake_at = f->to_rank.n = f->to_rank_at = f->cancelled.n = f->cancel.n = f->cancel_at = 0;
+    f->wake.n = f->wake_at = f->to_rank.n = f->to_rank_at = f->to_race.n = f->to_race_at = f->cancelled.n =
+        f->cancel.n = f->cancel_at = 0;
     f->wake_slot = SIZE_MAX;
     mf_submissions_restart(f);
     f->ranking = false;
@@ -194,6 +195,7 @@ struct mf_farm *mf_farm_free(struct mf_farm *f)
     mf_submissions_free(f);
     mf_ids_release(&f->wake);
     mf_ids_release(&f->to_rank);
+    mf_ids_release(&f->to_race);
     mf_ids_release(&f->cancelled);
     mf_ids_release(&f->cancel);
     free(f);
@@ -368,7 +370,8 @@ static void count_iteration(struct mf_farm *f, uint64_t ns)
 
 static bool has_slices(const struct mf_farm *f)
 {
-    return f->submitting || f->to_rank_at < f->to_rank.n || f->cancelled.n > 0 || mf_tasks_are_waking(f);
+    return f->submitting || f->to_rank_at < f->to_rank.n || f->to_race_at < f->to_race.n ||
+           f->cancelled.n > 0 || mf_tasks_are_waking(f);
 }
 
 static int do_due_work(struct mf_farm *f)
@@ -380,6 +383,8 @@ static int do_due_work(struct mf_farm *f)
         r = mf_tasks_wake(f);
     if (r >= 0)
         r = mf_rank_continue(f);
+    if (r >= 0)
+        r = mf_ladder_continue(f);
     if (r >= 0)
         r = housekeep(f);
     if (r >= 0)

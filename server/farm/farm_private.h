@@ -72,6 +72,7 @@ struct mf_task {
     struct mf_forecast *forecasts[MF_CONSUMER_N_];
     struct mf_ranking *ranking; /* the search for pipelines in progress (rank.c) */
     bool to_rank;               /* true: listed in mf_farm.to_rank */
+    bool to_race;               /* true: listed in mf_farm.to_race */
     bool dirty;                 /* true: counters must be written */
     bool changed;               /* true: an event must be published */
     bool touched;               /* true: listed in mf_farm.touched, for mf_tasks_flush */
@@ -160,6 +161,8 @@ struct mf_farm {
     size_t wake_at, wake_slot; /* next of these; next slot whose class is looked at */
     struct mf_ids to_rank;     /* tasks whose pipelines are searched, from to_rank_at */
     size_t to_rank_at;
+    struct mf_ids to_race; /* ranked tasks whose races start, from to_race_at */
+    size_t to_race_at;
     struct mf_submitting *submitting; /* long submissions, the oldest first */
     struct mf_ids cancelled;          /* cancelled batches with unfinished tasks */
     struct mf_ids cancel;             /* unfinished tasks of the last of these batches, from cancel_at */
@@ -329,9 +332,11 @@ int mf_rank_race(struct mf_farm *f, struct mf_task *g, enum mf_consumer c, const
                  size_t n);
 
 /* ---- ladder.c ---- */
-/* Finds the layouts that a layer model may use for each consumer, and starts its races, once all its tasks
- * are ranked. */
+/* Finds the layouts that a layer model may use for each consumer, and lists its tasks for
+ * mf_ladder_continue, once all its tasks are ranked. */
 int mf_ladder_rank(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const char *layer_model);
+/* Starts the races of some listed tasks. */
+int mf_ladder_continue(struct mf_farm *f);
 /* Call when a task's race over several layouts has ended. Returns 1, or 0 if no pipeline survived. */
 int mf_ladder_raced(struct mf_farm *f, struct mf_task *g, const struct mf_lease *l, const cJSON *race);
 /* Chooses one of the layouts that a layer model's tasks raced over, for each consumer whose races have all

@@ -4,6 +4,9 @@
  * of the layer model. No task races before the last task of its layer model is probed. With layout=free each
  * task takes its own layout, and the farm records how much time this saves over one layout for all tasks.
  *
+ * The races of a ladder start in slices, so that no transaction takes long. The choice is stored first. Tasks
+ * stay in state `ranking` until their races start.
+ *
  *   all ranked ──rank──► one layout is left: each task races in it and has its config when its race ends
  *                   └──► several layouts are within the forecast errors: each task races all of them in the
  *                        same rounds. Pipelines compete only within their layout. The task then waits for
@@ -26,6 +29,10 @@
 #include <string.h>
 
 #define LAYOUTS_MAX 64
+/* Number of tasks whose races start in one transaction. A race stores up to about 300 pipelines. */
+#define TASKS_PER_SLICE 4
+
+static const char *const rules[] = {"forecast", "race", "free", "given", "known"};
 
 /* Layouts of a layer model for a consumer, sorted by mf_layout_compare; layouts to race come first. */
 struct ladder {
@@ -182,18 +189,30 @@ static int record(struct mf_farm *f, const struct mf_task *of, const struct ladd
     return mf_store_layout_set(f->store, &row);
 }
 
+/* Returns the static text of a rule that record() wrote. */
+static const char *find_rule(const char *text)
+{
+    size_t i = 0;
+    while (i + 1 < MF_ARRAY_LEN(rules) && strcmp(rules[i], text) != 0)
+        i++;
+    return rules[i];
+}
+
 /* Reads the choice that record() wrote before the races. */
 static int read_record(struct mf_farm *f, const struct mf_task *of, enum mf_consumer c, struct ladder *ret)
 {
     _cleanup_(mf_freep) char *body = NULL;
     const cJSON *item;
+    const char *by = "";
     int r = mf_store_layout_body(f->store, of->batch->id, of->class_id, of->layer_model, c, &body);
     if (r <= 0)
         return r < 0 ? r : -ENODATA;
     _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(body, strlen(body), strlen(body));
     if (!json)
         return -ENOMEM;
-    *ret = (struct ladder){.consumer = c, .by = "race"};
+    (void)mf_json_text(json, "by", &by);
+    *ret = (struct ladder){.consumer = c, .by = find_rule(by)};
+    (void)mf_json_bool(json, "pending", &ret->pending);
     cJSON_ArrayForEach (item, mf_json_array(json, "layouts")) {
         const char *text;
         int64_t n_tasks = 0;
@@ -230,10 +249,10 @@ static int load_tasks(struct mf_farm *f, const struct mf_ids *ids, struct mf_tas
     return 0;
 }
 
+/* Chooses the layouts that race, and stores them. */
 static int choose(struct mf_farm *f, struct mf_task **tasks, size_t n, enum mf_consumer c)
 {
     const struct mf_batch_options *o = &tasks[0]->batch->options;
-    const char *in[MF_LAYOUTS_RACED_MAX];
     struct ladder l = {.consumer = c, .by = "forecast"};
     size_t n_in = 1;
     int r = 0;
@@ -249,24 +268,27 @@ static int choose(struct mf_farm *f, struct mf_task **tasks, size_t n, enum mf_c
     if (strcmp(l.by, "forecast") == 0)
         n_in = mf_layouts_to_race(l.layouts, l.n);
     l.pending = n_in > 1;
-    for (size_t k = 0; k < n_in; k++) {
-        in[k] = l.layouts[k].text;
+    for (size_t k = 0; k < n_in; k++)
         l.layouts[k].raced = l.pending;
-    }
     if (l.pending)
         l.by = "race";
     for (size_t i = 0; i < n; i++) {
-        if (o->layout_free || mf_forecast_find(tasks[i]->forecasts[c], in[0]))
+        if (o->layout_free || mf_forecast_find(tasks[i]->forecasts[c], l.layouts[0].text))
             l.free_us += mf_forecast_best_us(tasks[i]->forecasts[c]);
     }
-    r = record(f, tasks[0], &l);
-    /* Tasks end in this order, because times are judged against those of more tokens (order.c) */
-    for (size_t i = n; r == 0 && i-- > 0;)
-        r = mf_rank_race(f, tasks[i], c, in, o->layout_free ? 0 : n_in);
-    return r;
+    return record(f, tasks[0], &l);
 }
 
-/* Chooses layouts and starts the races for each consumer of the tasks. */
+/* A choice that is stored holds for all tasks of the layer model, because some of them may race already. */
+static int choose_once(struct mf_farm *f, struct mf_task **tasks, size_t n, enum mf_consumer c)
+{
+    _cleanup_(mf_freep) char *body = NULL;
+    const struct mf_task *g = tasks[0];
+    int r = mf_store_layout_body(f->store, g->batch->id, g->class_id, g->layer_model, c, &body);
+    return r == 0 ? choose(f, tasks, n, c) : MF_MIN(r, 0);
+}
+
+/* Chooses layouts for each consumer of the tasks. */
 static int choose_each(struct mf_farm *f, struct mf_task **tasks, size_t n)
 {
     _cleanup_(mf_freep) struct mf_task **of = calloc(n, sizeof(struct mf_task *));
@@ -277,8 +299,62 @@ static int choose_each(struct mf_farm *f, struct mf_task **tasks, size_t n)
             if (tasks[i]->forecasts[c])
                 of[n_of++] = tasks[i];
         }
-        r = n_of > 0 ? choose(f, of, n_of, c) : 0;
+        r = n_of > 0 ? choose_once(f, of, n_of, c) : 0;
     }
+    return r;
+}
+
+/* Lists the tasks for mf_ladder_continue, those with the most tokens first: tasks end in this order, because
+ * times are judged against those of more tokens (order.c). */
+static int list_tasks(struct mf_farm *f, struct mf_task **tasks, size_t n)
+{
+    int r = 0;
+    for (size_t i = n; r == 0 && i-- > 0;) {
+        if (!tasks[i]->to_race)
+            r = mf_ids_add(&f->to_race, tasks[i]->id);
+        tasks[i]->to_race = true;
+    }
+    return r;
+}
+
+static int start_race(struct mf_farm *f, struct mf_task *g, enum mf_consumer c)
+{
+    const char *in[MF_LAYOUTS_RACED_MAX];
+    struct ladder l;
+    size_t n = 1;
+    int r = read_record(f, g, c, &l);
+    if (r < 0)
+        return r;
+    in[0] = l.layouts[0].text;
+    for (; l.pending && n < MF_LAYOUTS_RACED_MAX && l.layouts[n].raced; n++)
+        in[n] = l.layouts[n].text;
+    return mf_rank_race(f, g, c, in, strcmp(l.by, "free") == 0 ? 0 : n);
+}
+
+/* Starts the races of all consumers of the task at once, because a task in state `racing` starts no more. */
+static int start_races(struct mf_farm *f, struct mf_task *g)
+{
+    int r = 0;
+    for (enum mf_consumer c = 0; r == 0 && c < MF_CONSUMER_N_; c++) {
+        if (g->forecasts[c])
+            r = start_race(f, g, c);
+    }
+    return r;
+}
+
+int mf_ladder_continue(struct mf_farm *f)
+{
+    int r = 0;
+    for (size_t n = 0; r == 0 && n < TASKS_PER_SLICE && f->to_race_at < f->to_race.n;) {
+        struct mf_task *g = mf_map_get(&f->tasks, (uint64_t)f->to_race.all[f->to_race_at++]);
+        if (!g || !g->to_race || g->state != MF_TASK_RANKING)
+            continue;
+        g->to_race = false;
+        r = start_races(f, g);
+        n++;
+    }
+    if (f->to_race_at == f->to_race.n)
+        f->to_race.n = f->to_race_at = 0;
     return r;
 }
 
@@ -297,6 +373,8 @@ int mf_ladder_rank(struct mf_farm *f, struct mf_batch *b, int64_t class_id, cons
         r = tasks ? load_tasks(f, &ids, tasks, &n) : -ENOMEM;
         if (r == 0 && n > 0)
             r = choose_each(f, tasks, n);
+        if (r == 0)
+            r = list_tasks(f, tasks, n);
         mf_fault_at(MF_FAULT_LAYER_RANKED);
     }
     mf_ids_release(&ids);
@@ -409,6 +487,7 @@ static int settle(struct mf_farm *f, struct mf_task **tasks, size_t n, enum mf_c
     }
     if (r < 0)
         return r;
+    l.pending = false;
     l.chosen = (size_t)MF_MAX(mf_layouts_fastest(l.layouts, l.n), 0);
     r = record(f, tasks[0], &l);
     mf_fault_at(MF_FAULT_LAYOUT_SETTLED);
