@@ -146,8 +146,7 @@ int fmoe_layer_weight(const struct fmoe_layer *l, int which, struct fmoe_weight 
  * their order. The buffers of `from` and `to` must not overlap. */
 int fmoe_layer_pack(const struct fmoe_layer *l, int which, const void *const from[3], void *const to[3]);
 /* Does the same in device memory. On a GPU the conversion is queued in `stream` (see fmoe_call) and the call
- * does not wait for it. On the CPU this is fmoe_layer_pack. -ENOTSUP: this build has no device kernel for the
- * layout. */
+ * does not wait for it. On the CPU this is fmoe_layer_pack. */
 int fmoe_layer_pack_device(const struct fmoe_layer *l, int which, const void *const from[3],
                            void *const to[3], void *stream);
 
@@ -197,6 +196,11 @@ struct fmoe_call {
  * no such form, a position is out of range, or two experts have the same position; nothing is written. */
 int fmoe_remap_ids(const struct fmoe_layer *l, const int32_t *expert_map, int64_t tokens, const int32_t *ids,
                    int32_t *to, struct fmoe_error *error);
+/* Does the same in device memory. On a GPU one kernel is queued in `stream`, which can be captured. ids and
+ * `to` have the type ids_type (FMOE_INT32 or FMOE_INT64). The map is not checked: an expert with a position
+ * that is out of range is not local. -EINVAL: the layer has no form "ep:", or tokens or ids_type is invalid. */
+int fmoe_remap_ids_device(const struct fmoe_layer *l, const int32_t *expert_map, int64_t tokens,
+                          const void *ids, int32_t ids_type, void *to, void *stream);
 
 /* Runs the layer. All pointers are device pointers. Tables are tuned for int32 ids and float32 weights; the
  * other types use the same kernels. -EINVAL: `tokens` is less than 1 or more than max_tokens, ids_type or

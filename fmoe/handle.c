@@ -75,6 +75,7 @@ void fmoe_close(struct fmoe *f)
             fmoe_layer_close(l);
     }
     f->table = mf_fmoe_close(f->table);
+    mf_on_device_close(&f->on_device);
     f->device = mf_device_close(f->device);
     (void)pthread_mutex_destroy(&f->lock);
     (void)pthread_mutex_destroy(&f->reporter_lock);

@@ -76,6 +76,15 @@ static int read_layouts(const struct fmoe_layer_model *m, struct model *ret, str
     return 0;
 }
 
+static int load_on_device(struct fmoe *f, struct fmoe_error *error)
+{
+    int r = f->device->ops->own_memory && !f->on_device.remap.function
+                ? mf_on_device_open(f->device, &f->on_device)
+                : 0;
+
+    return r < 0 ? fmoe_fail(error, -ENOTSUP, "%s", f->device->open_error) : 0;
+}
+
 static int open_layer(struct fmoe *f, const struct fmoe_layer_model *m, struct fmoe_layer *l,
                       struct fmoe_error *error)
 {
@@ -93,9 +102,11 @@ static int open_layer(struct fmoe *f, const struct fmoe_layer_model *m, struct f
     r = fmoe_plans_ref(f, &model, error, &plans);
     if (r < 0)
         return r;
-    if (m->workspace_bytes > 0 && plans->workspace > m->workspace_bytes) {
+    r = load_on_device(f, error);
+    if (r == 0 && m->workspace_bytes > 0 && plans->workspace > m->workspace_bytes)
         r = fmoe_fail(error, -EINVAL, "workspace_bytes is %zu: expected 0, or at least %zu for %lld tokens",
                       m->workspace_bytes, plans->workspace, (long long)m->max_tokens);
+    if (r < 0) {
         fmoe_plans_unref(f, plans, false);
         return r;
     }
@@ -226,8 +237,21 @@ int fmoe_layer_pack(const struct fmoe_layer *l, int which, const void *const fro
 int fmoe_layer_pack_device(const struct fmoe_layer *l, int which, const void *const from[3],
                            void *const to[3], void *stream)
 {
-    (void)stream;
-    return l->f->device->ops->own_memory ? -ENOTSUP : fmoe_layer_pack(l, which, from, to);
+    struct mf_device *device = l->f->device;
+    struct mf_tensor_ref in = {0}, out = {0};
+    int r;
+
+    if (!device->ops->own_memory)
+        return fmoe_layer_pack(l, which, from, to);
+    if (which != 1 && which != 2)
+        return -EINVAL;
+    for (int i = 0; i < 3; i++) {
+        in.part[i] = (void *)(uintptr_t)from[i];
+        out.part[i] = to[i];
+    }
+    r = device->ops->enter(device);
+    return r < 0 ? r
+                 : mf_on_device_pack(&l->f->on_device, &l->shape, &l->weight[which - 1], &in, &out, stream);
 }
 
 int fmoe_remap_ids(const struct fmoe_layer *l, const int32_t *expert_map, int64_t tokens, const int32_t *ids,
@@ -240,6 +264,26 @@ int fmoe_remap_ids(const struct fmoe_layer *l, const int32_t *expert_map, int64_
     s.token = tokens;
     r = mf_fmoe_remap_ids(&s, expert_map, ids, to, &why);
     return r < 0 ? fmoe_fail(error, r, "%s", why) : 0;
+}
+
+int fmoe_remap_ids_device(const struct fmoe_layer *l, const int32_t *expert_map, int64_t tokens,
+                          const void *ids, int32_t ids_type, void *to, void *stream)
+{
+    const struct mf_remap remap = {expert_map, ids, to, ids_type == FMOE_INT64};
+    struct mf_device *device = l->f->device;
+    struct mf_shape s = l->shape;
+    int r;
+
+    if (s.ep_experts <= 0 || tokens < 1 || tokens > FMOE_TOKENS_MAX ||
+        (ids_type != FMOE_INT32 && ids_type != FMOE_INT64))
+        return -EINVAL;
+    s.token = tokens;
+    if (!device->ops->own_memory) {
+        mf_remap_on_cpu(&s, &remap);
+        return 0;
+    }
+    r = device->ops->enter(device);
+    return r < 0 ? r : mf_on_device_remap(&l->f->on_device, &s, &remap, stream);
 }
 
 /* ---- query ---- */

@@ -8,6 +8,7 @@
 #include "common/base/text.h"
 #include "fmoe/fmoe.h"
 #include "kernels/pipeline/fmoe.h"
+#include "kernels/pipeline/fmoe_on_device.h"
 
 #define FMOE_BUCKETS    17 /* 1, 2, 4, …, 32768, 131072 */
 #define FMOE_TOKENS_MAX (INT64_C(1) << 20)
@@ -59,6 +60,8 @@ struct reporter;
 
 struct fmoe {
     struct mf_device *device;
+    /* GPU: kernels for weights and ids, loaded when the first layer is opened; else without functions */
+    struct mf_on_device on_device;
     /* Number of calls that are running, in two groups. A call joins group `epoch` % 2. fmoe_drop_old starts a
      * new epoch and waits for the old group, so that calls of other threads cannot delay it for ever. */
     _Atomic unsigned epoch;

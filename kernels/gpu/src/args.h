@@ -356,6 +356,26 @@ struct mf_hip_gather_args {
     mf_u32 poison; /* four-byte pattern for rows without a source */
 };
 
+/* Converts matrices from layout `row` (kernels/core/layout.h). A thread moves `unit` bytes: 16, 4 or 1. */
+struct mf_hip_pack_args {
+    const void *from;
+    void *to;
+    long long matrices, rows, row_bytes;
+    mf_i32 panel, group_bytes, gate_rows;
+    mf_i32 unit;
+};
+
+/* Maps ids of all ranks by expert_map, which has the position of each of `all` experts, to ids of the local
+ * `experts` from `first` on. */
+struct mf_hip_remap_args {
+    const mf_i32 *expert_map;
+    const void *ids; /* [routes], of the type in `types`, like `to` */
+    void *to;
+    long long routes;
+    mf_i32 all, experts, first;
+    mf_i32 types;
+};
+
 struct mf_hip_fill_args {
     void *to;
     long long bytes;

@@ -352,6 +352,53 @@ MF_TEST(accepts_every_type, .rows = MF_ARRAY_LEN(layers))
     end_serving(&s);
 }
 
+#define ALL 20
+
+/* fmoe_remap_ids_device gives the ids of fmoe_remap_ids, for both types of ids. */
+MF_TEST(remaps_ids_on_the_device)
+{
+    static const char layer[] =
+        "4,256,128,8,3,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0,"
+        "ep:0/20";
+    static const int32_t expert_map[ALL] = {-1, 5,  -1, 0,  3,  -1, -1, 7,  1,  -1,
+                                            2,  -1, 4,  -1, -1, 6,  -1, -1, -1, -1};
+    int32_t ids[12], want[12], got[12];
+    int64_t wide[12], wide_got[12];
+    struct fmoe_error error = {""};
+    struct fmoe *f = must_open(NULL);
+    struct fmoe_layer *l = NULL, *plain = must_open_layer(f, 0);
+    struct mf_shape s;
+    void *map = device->ops->alloc(device, sizeof(expert_map)),
+         *at = device->ops->alloc(device, sizeof(wide));
+
+    ck_assert_int_eq(mf_shape_parse(layer, &s), 0);
+    struct fmoe_layer_model model = serving_model(&s, 4);
+    model.form = "ep:0/20";
+    ck_assert_msg(fmoe_layer_open(f, &model, &error, &l) == 0, "%s", error.text);
+    for (int i = 0; i < 12; i++) {
+        ids[i] = i == 0 ? -1 : i == 11 ? ALL : i * 2;
+        wide[i] = i == 0 ? (1ll << 32) + 1 : ids[i];
+    }
+    ck_assert_int_eq(fmoe_remap_ids(l, expert_map, 4, ids, want, &error), 0);
+    ck_assert_int_eq(device->ops->copy(device, map, expert_map, sizeof(expert_map)), 0);
+    for (int type = FMOE_INT32; type <= FMOE_INT64; type++) {
+        bool is_wide = type == FMOE_INT64;
+        size_t bytes = is_wide ? sizeof(wide) : sizeof(ids);
+        ck_assert_int_eq(device->ops->copy(device, at, is_wide ? (void *)wide : ids, bytes), 0);
+        ck_assert_int_eq(fmoe_remap_ids_device(l, map, 4, at, type, at, NULL), 0);
+        ck_assert_int_eq(device->ops->sync(device), 0);
+        ck_assert_int_eq(device->ops->copy(device, is_wide ? (void *)wide_got : got, at, bytes), 0);
+        for (int i = 0; i < 12; i++)
+            ck_assert_int_eq(is_wide ? wide_got[i] : got[i], want[i]);
+    }
+    ck_assert_int_eq(fmoe_remap_ids_device(l, map, 4, at, FMOE_FLOAT32, at, NULL), -EINVAL);
+    ck_assert_int_eq(fmoe_remap_ids_device(l, map, 0, at, FMOE_INT32, at, NULL), -EINVAL);
+    ck_assert_int_eq(fmoe_remap_ids_device(plain, map, 4, at, FMOE_INT32, at, NULL), -EINVAL);
+    device->ops->release(device, map, sizeof(expert_map));
+    device->ops->release(device, at, sizeof(wide));
+    fmoe_close(f);
+}
+
 /* The device conversion gives the bytes of the host conversion. */
 MF_TEST(packs_on_the_device, .rows = MF_ARRAY_LEN(layers))
 {
