@@ -198,7 +198,8 @@ int fmoe_remap_ids(const struct fmoe_layer *l, const int32_t *expert_map, int64_
                    int32_t *to, struct fmoe_error *error);
 /* Does the same in device memory. On a GPU one kernel is queued in `stream`, which can be captured. ids and
  * `to` have the type ids_type (FMOE_INT32 or FMOE_INT64). The map is not checked: an expert with a position
- * that is out of range is not local. -EINVAL: the layer has no form "ep:", or tokens or ids_type is invalid. */
+ * that is out of range is not local. -EINVAL: the layer has no form "ep:", or tokens or ids_type is
+ * invalid. */
 int fmoe_remap_ids_device(const struct fmoe_layer *l, const int32_t *expert_map, int64_t tokens,
                           const void *ids, int32_t ids_type, void *to, void *stream);
 

@@ -19,19 +19,22 @@ MF_DEVICE i64 row_at(const mf_hip_pack_args &a, i64 at)
 {
     if (a.gate_rows == 0)
         return at;
-    const i64 group = at / (2 * a.gate_rows), within = at - group * 2 * a.gate_rows, up = within >= a.gate_rows;
+    const i64 group = at / (2 * a.gate_rows), within = at - group * 2 * a.gate_rows;
+    const i64 up = within >= a.gate_rows;
     return up * (a.rows / 2) + group * a.gate_rows + within - up * a.gate_rows;
 }
 
 /* Returns the offset in layout `row` of byte `to` of a matrix in the layout. */
 MF_DEVICE i64 source_of(const mf_hip_pack_args &a, i64 to)
 {
-    const i64 panel_bytes = a.panel * a.row_bytes, panel = to / panel_bytes, within = to - panel * panel_bytes;
+    const i64 panel_bytes = a.panel * a.row_bytes, panel = to / panel_bytes;
+    const i64 within = to - panel * panel_bytes;
     if (a.panel == 1)
         return row_at(a, panel) * a.row_bytes + within;
     const i64 groups = (i64)a.panel * a.group_bytes, group = within / groups;
     const i32 piece = (i32)(within - group * groups), row = piece / a.group_bytes;
-    return row_at(a, panel * a.panel + row) * a.row_bytes + group * a.group_bytes + piece - row * a.group_bytes;
+    return row_at(a, panel * a.panel + row) * a.row_bytes + group * a.group_bytes +
+           (piece - row * a.group_bytes);
 }
 
 /* Moves units of adjacent bytes. Writes are contiguous; rows of a panel are read by neighbouring threads. */
