@@ -101,7 +101,8 @@ static int read_model(struct mf_request *r, const cJSON *json, struct mf_model *
     const char *model = NULL, *name = "model";
     struct mf_model similar;
     (void)mf_json_text(json, "model", &model);
-    (void)mf_json_text(json, "name", &name);
+    if (cJSON_GetObjectItemCaseSensitive(json, "name") && mf_json_text(json, "name", &name) < 0)
+        return refuse_value(r, "name", "expected a text, the name of the model in messages");
     if (!files == !model)
         return refuse_value(r, "model",
                             "expected either files, an object, or model, the name of a known model");
