@@ -176,17 +176,20 @@ class Layer:
         w1: [E, 2I, H] (gate rows first), or [E, I, H] if not gated; w2: [E, H, I]; in the layer's
             weight_dtype. Two four-bit values per byte: [E, 2I, H / 2] and [E, H, I / 2].
         w1_scale, w2_scale: for per_1x128 float32 [E, 2I / 128, H / 128] and [E, H / 128, I / 128]; for
-            per_token float32 [E, 2I] and [E, H]; for per_tensor float32 [E]; for per_1x32 and per_1x16 one
-            byte per block, [E, 2I, H / 32] and [E, H, I / 32].
+            per_token float32 [E, 2I] and [E, H]; for per_tensor float32 [E]; for per_1x32 and per_1x16
+            [E, 2I, H / 32 or 16] and [E, H, I / 32 or 16] of float8_e8m0fnu, of float8_e4m3fn (NVFP4) or of
+            bfloat16 (int4). moefarm.ops.quantise makes weights and scales of every format.
         b1, b2: [E, 2I] (gate first) or [E, I], and [E, H]; converted to float32.
-        w1_factor, w2_factor, calibration: only for NVFP4: float32 [E], [E], and the two global factors of the
-            activations.
+        w1_factor, w2_factor: only for NVFP4 weights: float32 [E], the factor by which an expert's weights
+            were multiplied before they were quantised.
+        calibration: only for NVFP4 activations: float32 [2], such factors of the inputs of w1 and w2.
 
         The layer keeps a tensor of layout "row" as it is, without a copy, if it is contiguous and on the
         layer's device; its later changes then change the layer."""
         self.w1 = self._pack(1, (w1, w1_scale, w1_factor))
         self.w2 = self._pack(2, (w2, w2_scale, w2_factor))
         self.b1, self.b2 = self._bias(1, b1), self._bias(2, b2)
+        self._check_calibration(calibration)
         self.calibration = None if calibration is None else self._float(calibration)
         call = self._call
         call.w1, call.w2 = _addresses(self.w1), _addresses(self.w2)
@@ -233,6 +236,15 @@ class Layer:
         if elements and tensor is not None and str(tensor.dtype) not in (
                 self.weight_dtype, "torch.uint8", "torch.int8"):
             raise Error(f"{name} is of {tensor.dtype}: this layer needs {self.weight_dtype}")
+
+    def _check_calibration(self, calibration: Optional[torch.Tensor]) -> None:
+        needed = (self.quant, self.activation_dtype) == ("QuantType.per_1x16", "torch.float4_e2m1fn_x2")
+        if needed != (calibration is not None):
+            raise Error(f"calibration is {'missing' if needed else 'given'}: only NVFP4 activations have "
+                        "global factors")
+        if calibration is not None and calibration.numel() != 2:
+            raise Error(f"calibration is {list(calibration.shape)}: expected the factors of the inputs of w1 "
+                        "and w2")
 
     def _bias(self, which: int, bias: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
         expected = f"b{which}" in self.form.split("+")

@@ -17,6 +17,7 @@ os.environ["MOEFARM_TEST_TORCH_DEVICE"] = f"cuda:{torch.cuda.current_device()}"
 import moe_reference as reference
 from test_layer import BF16, Errors as Errors, Operator as Operator, Results as Results
 from test_layer import bf16_layer, inputs, weights_of
+from test_layer_formats import Formats as Formats
 
 
 class Streams(unittest.TestCase):
