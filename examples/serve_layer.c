@@ -76,7 +76,8 @@ int main(int argc, char **argv)
             printf("%zu of %zu rows were tuned on %s, this is %s\n", rows.n_other_model, rows.n,
                    rows.other_model, rows.model);
         for (int64_t t = 1; t <= model.max_tokens && fmoe_served(layer, t, &served) == 0; t *= 2)
-            printf("%lld: %s %s\n", (long long)t, served.tuned ? "tuned" : "miss", served.pipeline);
+            printf("%lld: %s %s%s%s\n", (long long)t, served.tuned ? "tuned" : "miss", served.pipeline,
+                   served.tuned ? "" : ": ", served.reason);
         printf("%lld calls, %llu misses\n", calls, (unsigned long long)fmoe_n_misses(f));
         (void)fflush(stdout);
         (void)fmoe_drop_old(f);

@@ -9,7 +9,10 @@
  * the bucket is 32768. From 131072 tokens on, the bucket is 131072, or 32768 if the table has no row for
  * 131072. The key also includes the activation function, the data type of the activations and, under expert
  * parallelism, the number of local experts. A call whose bucket has no row is a miss. libfmoe serves a miss
- * with the fallback that fmoe_served names, counts the miss, and can report it to a moefarm coordinator.
+ * with the fallback that fmoe_served names, counts the miss, and can report it to a moefarm coordinator. The
+ * fallback has the least modelled time among the pipelines of the nearest rows, each scaled from the row's
+ * measured time, and the pipeline with the lowest estimate from FLOPs and bytes. Rows of other layers with
+ * the same formats count too, if their kernels support this layer.
  * Malformed and ambiguous rows are rejected when the table is read, and never during a call. The error
  * message names the file and the line.
  *
@@ -158,6 +161,10 @@ struct fmoe_served {
     char table[256];     /* file of the row, or of the row used as a fallback; "" if no row is used */
     int64_t line;        /* line of that row in the file */
     char pipeline[1024]; /* "family:step|family:step", truncated if longer */
+    /* Fallbacks: modelled time in microseconds (0: the table has no row to compare with), and a sentence that
+     * says why the fallback was chosen; 0 and "" for a row. */
+    double modelled_us;
+    char reason[320];
 };
 /* Returns -EINVAL if `tokens` is less than 1 or more than max_tokens. */
 int fmoe_served(struct fmoe_layer *l, int64_t tokens, struct fmoe_served *ret);

@@ -302,6 +302,8 @@ int fmoe_served(struct fmoe_layer *l, int64_t tokens, struct fmoe_served *ret)
     ret->line = p->line;
     mf_format(ret->table, sizeof(ret->table), "%s", p->table ? p->table : "");
     mf_format(ret->pipeline, sizeof(ret->pipeline), "%s", p->names);
+    ret->modelled_us = p->modelled_us;
+    mf_format(ret->reason, sizeof(ret->reason), "%s", p->reason);
     (void)pthread_mutex_unlock(&l->f->lock);
     return 0;
 }

@@ -79,6 +79,10 @@ static int plan_from_fallback(const struct fmoe *f, const struct mf_fmoe *table,
         r = plan_from_row(table, choice->row, false, ret);
     else
         r = (ret->names = strdup(choice->names)) ? 0 : -ENOMEM;
+    if (r == 0) {
+        ret->modelled_us = choice->us;
+        mf_format(ret->reason, sizeof(ret->reason), "%s", choice->reason);
+    }
     free(choice);
     return r;
 }
@@ -178,12 +182,16 @@ static int open_plan(struct fmoe *f, struct plans *plans, int index, struct fmoe
 static int open_estimate(struct fmoe *f, struct plans *plans, int index, struct fmoe_error *error)
 {
     struct plan *p = &plans->by_bucket[index];
+    char reason[MF_REASON_MAX];
     int r;
 
+    mf_format(reason, sizeof(reason), "the pipeline with the lowest estimate: the row %s:%lld does not open",
+              p->table, (long long)p->line);
     free(p->names);
     free(p->table);
     *p = (struct plan){0};
     r = plan_from_fallback(f, NULL, plans, index, error, p);
+    mf_format(p->reason, sizeof(p->reason), "%s", reason);
     return r < 0 ? r : open_plan(f, plans, index, error);
 }
 

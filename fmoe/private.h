@@ -21,6 +21,8 @@ struct plan {
     double us;
     char *table; /* NULL if the plan is not from a row */
     int64_t line;
+    double modelled_us;         /* of a fallback; 0: unknown */
+    char reason[MF_REASON_MAX]; /* why a fallback was chosen; "" for the plan of a tuned row */
 };
 
 /* What the plans of a layer depend on, apart from the table. */

@@ -8,6 +8,7 @@
 #include "common/moe/pipeline_text.h"
 #include "common/moe/production_lookup.h"
 #include "common/moe/shape.h"
+#include "common/moe/status.h"
 #include "common/moe/step.h"
 #include "kernels/core/device.h"
 #include "kernels/core/family.h"
@@ -117,20 +118,20 @@ size_t mf_fmoe_n_other_model(const struct mf_fmoe *f, const char *here, const ch
 int mf_fmoe_lookup(const struct mf_fmoe *f, const struct mf_shape *shape, enum mf_lookup rules,
                    size_t *ret_row);
 
-/* The pipeline chosen for a call that has no table row. Of the following, the first that is usable is chosen:
+/* The pipeline chosen for a call that has no table row: the one with the least modelled time
+ * (kernels/pipeline/cost.h) among
  *
- *   1. of the rows of the same layer model with larger token counts than the call, the row with the
- *      smallest count; if there are no such rows, the row with the largest smaller count
- *   2. of the rows with the same formats, activation and form, the row nearest in size, with the least
- *      sum of |log2| of the ratios of tokens, model_dim, inter_dim, expert and topk
- *   3. the pipeline with the least estimated time, by a roofline model of each step's FLOPs and bytes. Larger
- *      expert blocks add the cost of padding rows, smaller blocks add the cost of reading weights again.
+ *   - the pipelines of the nearest rows with the same formats, activation and form: rows of the same layer
+ *     model for other token counts, and rows of other layer models
+ *   - the pipeline with the least estimate
  *
  * A row is usable if this build offers all its steps for the shape and the weight layouts. Choosing a
  * pipeline compiles and opens nothing. */
 struct mf_fmoe_choice {
     char names[MF_PIPELINE_TEXT_MAX];
-    size_t row; /* SIZE_MAX if rule 3 chose the pipeline */
+    size_t row;                 /* SIZE_MAX: the pipeline is not that of a row */
+    double us;                  /* modelled time; 0: there was no row to compare with */
+    char reason[MF_REASON_MAX]; /* why this pipeline was chosen */
 };
 /* Chooses a pipeline as described above. `f` is NULL if there is no table. `w1` and `w2` are the layouts in
  * which the weights are stored; NULL allows any layout. The token count of `shape` is already padded. Returns

@@ -8,7 +8,7 @@
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
 #include "common/moe/pipeline_search.h"
-#include "kernels/families/family_cpu.h"
+#include "kernels/pipeline/cost.h"
 #include "kernels/pipeline/fmoe.h"
 
 /* Steps offered for the shape, with estimated times. */
@@ -21,68 +21,6 @@ struct offered {
     double *us;
     size_t n, cap_steps, cap_us;
 };
-
-/* ---- estimates ---- */
-
-/* Peak rates for the roofline estimate: measured rates if the device has them, otherwise nominal rates. Only
- * the ratio of the nominal rates matters. */
-struct balance {
-    double gflops, gbs, gap_us;
-};
-static struct balance balance_of(const struct mf_device *d)
-{
-    static const struct balance gpu = {800e3, 4000, 2}, cpu = {400, 50, 0.5};
-    const struct mf_device_info *i = &d->info;
-
-    if (i->peak_gflops_bf16 > 0 && i->mem_read_gbs > 0)
-        return (struct balance){i->peak_gflops_bf16, i->mem_read_gbs, i->gap_us};
-    return strcmp(d->ops->kind, "cpu") == 0 ? cpu : gpu;
-}
-
-/* Returns the number of CPU threads of a step: N in "_t<N>" in its name, or 1 if its name has no "_t<N>". */
-static double threads_of(const struct mf_step *step)
-{
-    double threads = 1;
-
-    for (const char *at = strstr(step->name, "_t"); at; at = strstr(at + 1, "_t")) {
-        char *end;
-        long n = strtol(at + 2, &end, 10);
-        if (end > at + 2 && (*end == '\0' || *end == '_') && n > 0)
-            threads = (double)n;
-    }
-    return threads;
-}
-
-/* reading weights from a cache is this many times faster than reading them from memory */
-#define CACHE_SPEEDUP 4
-/* Compute time and memory time overlap. The estimate is the longer time plus 1/OVERLAP of the shorter time.
- */
-#define OVERLAP 4
-
-static double estimate(const struct offered *o, const struct mf_step *step)
-{
-    const struct mf_shape *s = o->shape;
-    const struct balance b = balance_of(o->device);
-    const double bits = s->q_dtype_w == MF_DTYPE_BF16 ? 1 : 2, slots = mf_cpu_slots(s);
-    const double active = fmax(mf_layer_expected_active(s), 1), rows = fmax(slots / active, 1);
-    double flops = step->flops, bytes = step->bytes, share = 1, computing, reading;
-
-    if (step->block_m > 0 && step->flops > 0) {
-        /* on average, the last block of an expert is half full */
-        const double blocks = fmax(rows / step->block_m + 0.5, 1);
-        const mf_ops both[2] = {MF_OP_BIT(MF_OP_GEMM1), MF_OP_BIT(MF_OP_GEMM2)};
-        flops *= blocks * step->block_m / rows;
-        for (int i = 0; i < 2; i++) {
-            if (step->covers & both[i])
-                bytes += (blocks - 1) / CACHE_SPEEDUP * active * mf_cpu_expert_bytes(s, MF_TENSOR_W1 + i);
-        }
-    }
-    if (strcmp(o->device->ops->kind, "cpu") == 0)
-        share = fmin(threads_of(step) / fmax(o->device->info.cores, 1), 1);
-    computing = flops / (b.gflops * bits * 1e3);
-    reading = bytes / (b.gbs * 1e3);
-    return (fmax(computing, reading) + fmin(computing, reading) / OVERLAP) / share;
-}
 
 /* ---- collecting ---- */
 
@@ -110,7 +48,7 @@ static int take_step(struct mf_offer *offer, const struct mf_step *step)
         r = mf_array_grow(&o->us, o->n, &o->cap_us, sizeof(*o->us));
     if (r < 0)
         return r;
-    o->us[o->n] = estimate(o, step);
+    o->us[o->n] = mf_cost_of_step(o->device, o->shape, step);
     o->steps[o->n++] = *step;
     return 0;
 }
@@ -128,76 +66,85 @@ static int collect(struct offered *o, const struct mf_family_set *extra)
 
 /* ---- rows ---- */
 
-static bool is_offered(const struct offered *o, const char *family, const char *step)
-{
-    for (size_t i = 0; i < o->n; i++) {
-        if (strcmp(o->steps[i].family, family) == 0 && strcmp(o->steps[i].name, step) == 0)
-            return true;
-    }
-    return false;
-}
+/* A row that can serve the shape. */
+struct candidate {
+    size_t row;
+    const char *names;
+    struct mf_shape shape; /* of the row */
+    double measured_us;    /* at the row's shape */
+    double away;           /* distance of the row's shape */
+    double us;             /* modelled time at the asked shape */
+    double slowness;       /* measured time divided by the estimate, at the row's shape */
+};
 
-static bool all_offered(const struct offered *o, const char *pipeline)
+/* Returns the estimate of a pipeline from the offered steps, or INFINITY if a step is not offered. */
+static double estimate_offered(const struct offered *o, const char *pipeline)
 {
     char family[MF_FAMILY_NAME_MAX], step[MF_STEP_NAME_MAX];
     const char *name;
     size_t len;
+    double us = 0;
 
     while (mf_pipeline_text_next(&pipeline, &name, &len)) {
-        if (mf_step_name_split(name, len, family, step) < 0 || !is_offered(o, family, step))
-            return false;
+        size_t i = 0;
+        if (mf_step_name_split(name, len, family, step) < 0)
+            return (double)INFINITY;
+        while (i < o->n && (strcmp(o->steps[i].family, family) != 0 || strcmp(o->steps[i].name, step) != 0))
+            i++;
+        us += i < o->n ? o->us[i] + mf_cost_of_gap(o->device) : (double)INFINITY;
     }
-    return true;
+    return us;
 }
 
-/* Returns the distance of a row from the shape. The smallest distances are those of rows of the same layer
- * model: -2000 and above for larger token counts, -1000 and above for smaller ones. Within each group, nearer
- * rows have smaller distances. INFINITY if the row is not comparable. */
-static double distance(const struct mf_shape *asked, const struct mf_shape *row)
+/* Keeps the nearest rows, in order of distance. The array has one more place than rows are kept. */
+static void insert(struct candidate *rows, size_t *n, const struct candidate *c)
 {
-    struct mf_shape same = *row;
+    size_t at = *n;
 
-    if (mf_shape_same_layer_model(asked, row)) {
-        double ratio = log2((double)row->token / (double)asked->token);
-        return ratio > 0 ? -2000 + ratio : -1000 - ratio;
-    }
-    same.model_dim = asked->model_dim;
-    same.inter_dim = asked->inter_dim;
-    same.expert = asked->expert;
-    same.topk = asked->topk;
-    same.ep_first = asked->ep_first;
-    same.ep_experts = asked->ep_experts;
-    if (!mf_shape_same_layer_model(asked, &same))
-        return (double)INFINITY;
-    return fabs(log2((double)row->token / (double)asked->token)) +
-           fabs(log2((double)row->model_dim / asked->model_dim)) +
-           fabs(log2((double)row->inter_dim / asked->inter_dim)) +
-           fabs(log2((double)row->expert / asked->expert)) + fabs(log2((double)row->topk / asked->topk));
+    for (; at > 0 && c->away < rows[at - 1].away; at--)
+        rows[at] = rows[at - 1];
+    rows[at] = *c;
+    *n = MF_MIN(*n + 1, MF_FALLBACK_ROWS);
 }
 
-/* Finds the nearest row whose steps are all offered. Returns -ENOENT if no row has all steps offered. */
-static int nearest_row(const struct mf_fmoe *f, const struct offered *o, struct mf_fmoe_choice *ret)
+/* Finds the nearest rows whose steps are all offered. Returns their number. */
+static size_t find_rows(const struct mf_fmoe *f, const struct offered *o, struct candidate *ret)
 {
-    double least = (double)INFINITY;
+    size_t n = 0;
 
-    for (size_t i = 0; i < mf_fmoe_n_rows(f); i++) {
-        struct mf_shape shape;
-        const char *names;
-        double us, away;
-
-        (void)mf_fmoe_row(f, i, &shape, &us, &names);
-        away = distance(o->shape, &shape);
-        if (!(away < least) || !all_offered(o, names) || mf_copy(ret->names, sizeof(ret->names), names) < 0)
+    for (size_t i = 0; f && i < mf_fmoe_n_rows(f); i++) {
+        struct candidate c = {.row = i};
+        (void)mf_fmoe_row(f, i, &c.shape, &c.measured_us, &c.names);
+        c.away = mf_cost_of_distance(o->shape, &c.shape);
+        if (!isfinite(c.away) || (n == MF_FALLBACK_ROWS && c.away >= ret[n - 1].away) ||
+            strlen(c.names) >= MF_PIPELINE_TEXT_MAX || !isfinite(estimate_offered(o, c.names)))
             continue;
-        least = away;
-        ret->row = i;
+        insert(ret, &n, &c);
     }
-    return least < (double)INFINITY ? 0 : -ENOENT;
+    return n;
+}
+
+/* Computes the modelled times of the rows (kernels/pipeline/cost.h). */
+static int scale_rows(const struct offered *o, const struct mf_family_set *extra, struct candidate *rows,
+                      size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        double there;
+        int r = mf_cost_of_pipeline(o->device, &rows[i].shape, extra, rows[i].names, &there);
+        if (r < 0)
+            return r;
+        /* Another revision may not offer the row's steps for the row's own shape. */
+        rows[i].slowness = there > 0 && isfinite(there) ? rows[i].measured_us / there : 1;
+        rows[i].us = estimate_offered(o, rows[i].names) * fmax(rows[i].slowness, rows[0].slowness) *
+                     (1 + rows[i].away);
+    }
+    return 0;
 }
 
 /* ---- the estimate ---- */
 
-static int cheapest(const struct offered *o, char *why, size_t why_cap, struct mf_fmoe_choice *ret)
+/* Finds the pipeline with the least estimate, and sets choice->us to the estimate. */
+static int cheapest(const struct offered *o, char *why, size_t why_cap, struct mf_fmoe_choice *choice)
 {
     _cleanup_(mf_freep) struct mf_path_step *steps = calloc(o->n + 1, sizeof(*steps));
     _cleanup_(mf_freep) struct mf_path *paths = NULL;
@@ -206,7 +153,7 @@ static int cheapest(const struct offered *o, char *why, size_t why_cap, struct m
         .format = MF_FORMAT_BF16,
         .steps = steps,
         .n_steps = o->n,
-        .gap_us = balance_of(o->device).gap_us,
+        .gap_us = mf_cost_of_gap(o->device),
         .keep = 1,
     };
     size_t n = 0;
@@ -224,12 +171,97 @@ static int cheapest(const struct offered *o, char *why, size_t why_cap, struct m
                   o->device->info.class.gfx, o->device->info.class.cu_num);
         return -ENOENT;
     }
-    ret->names[0] = '\0';
+    choice->names[0] = '\0';
     for (int32_t i = 0; i < paths[0].n; i++) {
         const struct mf_step *step = &o->steps[paths[0].steps[i]];
-        (void)mf_pipeline_text_add(ret->names, sizeof(ret->names), step->family, step->name);
+        (void)mf_pipeline_text_add(choice->names, sizeof(choice->names), step->family, step->name);
     }
-    ret->row = SIZE_MAX;
+    choice->row = SIZE_MAX;
+    choice->us = paths[0].us;
+    return 0;
+}
+
+/* ---- the choice ---- */
+
+static const struct candidate *fastest(const struct candidate *rows, size_t n)
+{
+    const struct candidate *best = NULL;
+
+    for (size_t i = 0; i < n; i++) {
+        if (!best || rows[i].us < best->us)
+            best = &rows[i];
+    }
+    return best;
+}
+
+static void name_row(const struct mf_fmoe *f, const struct candidate *c, char *buf, size_t cap)
+{
+    int64_t line;
+    const char *path = mf_fmoe_row_location(f, c->row, &line);
+
+    mf_format(buf, cap, "%s:%lld (%.4g us at %lld tokens, model_dim %d, inter_dim %d)", path, (long long)line,
+              c->measured_us, (long long)c->shape.token, c->shape.model_dim, c->shape.inter_dim);
+}
+
+static void choose_row(const struct mf_fmoe *f, const struct candidate *c, struct mf_fmoe_choice *choice)
+{
+    char row[MF_REASON_MAX];
+    const double estimated = choice->us;
+
+    name_row(f, c, row, sizeof(row));
+    choice->row = c->row;
+    choice->us = c->us;
+    (void)mf_copy(choice->names, sizeof(choice->names), c->names);
+    mf_format(choice->reason, sizeof(choice->reason),
+              "scaled from the row %s to %.4g us; the estimated pipeline takes %.4g us", row, c->us,
+              estimated);
+}
+
+static void choose_estimate(const struct mf_fmoe *f, const struct candidate *best,
+                            struct mf_fmoe_choice *choice)
+{
+    char row[MF_REASON_MAX];
+
+    if (!best) {
+        choice->us = 0;
+        mf_format(choice->reason, sizeof(choice->reason),
+                  "the pipeline with the lowest estimate: no row has the same formats and usable steps");
+        return;
+    }
+    name_row(f, best, row, sizeof(row));
+    mf_format(
+        choice->reason, sizeof(choice->reason),
+        "the pipeline with the lowest estimate, %.4g us; scaled from the row %s, the row's takes %.4g us",
+        choice->us, row, best->us);
+}
+
+static int choose(const struct mf_fmoe *f, const struct offered *o, const struct mf_family_set *extra,
+                  char *why, size_t why_cap, struct mf_fmoe_choice *choice)
+{
+    _cleanup_(mf_freep) struct candidate *rows = calloc(MF_FALLBACK_ROWS + 1, sizeof(*rows));
+    const struct candidate *best;
+    size_t n;
+    int r;
+
+    if (!rows)
+        return -ENOMEM;
+    n = find_rows(f, o, rows);
+    r = scale_rows(o, extra, rows, n);
+    if (r == 0)
+        r = cheapest(o, why, why_cap, choice);
+    if (r == -ENOENT && n > 0) { /* rows of steps that only this table combines */
+        choice->us = (double)INFINITY;
+        r = 0;
+    }
+    if (r < 0)
+        return r;
+    best = fastest(rows, n);
+    if (best)
+        choice->us *= rows[0].slowness * MF_FALLBACK_UNTUNED;
+    if (best && best->us <= choice->us)
+        choose_row(f, best, choice);
+    else
+        choose_estimate(f, best, choice);
     return 0;
 }
 
@@ -245,9 +277,7 @@ int mf_fmoe_fallback(const struct mf_fmoe *f, const struct mf_device *device, co
 
     mf_format(why, why_cap, "%s", "");
     if (r >= 0)
-        r = f ? nearest_row(f, &o, ret) : -ENOENT;
-    if (r == -ENOENT)
-        r = cheapest(&o, why, why_cap, ret);
+        r = choose(f, &o, extra, why, why_cap, ret);
     if (r < 0 && !*why)
         mf_format(why, why_cap, "choosing a pipeline: %s", strerror(-r));
     free(o.steps);

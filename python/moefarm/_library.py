@@ -64,7 +64,8 @@ class Served(ctypes.Structure):
     """struct fmoe_served"""
 
     _fields_ = [("tuned", c_int), ("bucket", c_int64), ("us", c_double), ("table", c_char * 256),
-                ("line", c_int64), ("pipeline", c_char * 1024)]
+                ("line", c_int64), ("pipeline", c_char * 1024), ("modelled_us", c_double),
+                ("reason", c_char * 320)]
 
 
 # enum fmoe_type
@@ -93,6 +94,7 @@ _FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "fmoe_layer_open": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p]),
     "fmoe_layer_close": (None, [c_void_p]),
     "fmoe_workspace_bytes": (c_size_t, [c_void_p]),
+    "fmoe_max_workspace_bytes": (c_size_t, [c_void_p]),
     "fmoe_layer_weight": (c_int, [c_void_p, c_int, c_void_p]),
     "fmoe_layer_pack": (c_int, [c_void_p, c_int, c_void_p, c_void_p]),
     "fmoe_layer_pack_device": (c_int, [c_void_p, c_int, c_void_p, c_void_p, c_void_p]),

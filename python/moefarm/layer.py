@@ -38,6 +38,8 @@ class Served(NamedTuple):
     table: str  # file of the row; "" if no row is used
     line: int  # line of the row in that file
     pipeline: str  # "family:step|family:step"
+    modelled_us: float  # modelled time of a fallback; 0.0 for a row
+    reason: str  # why the fallback was chosen; "" for a row
 
 
 def _spelling(value: str, known: "dict[str, str]", prefix: str) -> str:
@@ -361,7 +363,7 @@ class Layer:
         _library.check(self._library.fmoe_served(self._pointer, tokens, ctypes.byref(served)),
                        what=f"tokens is {tokens}: expected 1 to {self.max_tokens}")
         return Served(bool(served.tuned), served.bucket, served.us, served.table.decode(), served.line,
-                      served.pipeline.decode())
+                      served.pipeline.decode(), served.modelled_us, served.reason.decode())
 
     def reload(self) -> None:
         """Reads the tables again, for all layers that have them. Raises moefarm.Error and keeps the old rows

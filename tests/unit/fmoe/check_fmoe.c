@@ -11,7 +11,6 @@
 #include "common/base/cleanup.h"
 #include "common/base/clock.h"
 #include "common/base/text.h"
-#include "common/moe/pipeline_text.h"
 #include "kernels/core/family.h"
 #include "kernels/pipeline/fmoe.h"
 #include "support/farm/serving.h"
@@ -142,76 +141,42 @@ MF_TEST(serves_every_count, .rows = MF_ARRAY_LEN(layers))
     end_serving(&s);
 }
 
-/* Counts the steps of a pipeline that the families offer for a token count. */
-struct offered {
-    struct mf_offer offer;
-    const char *pipeline;
-    int n;
-};
-
-static int count_step(struct mf_offer *offer, const struct mf_step *step)
+/* fmoe_served says which pipeline serves a miss, its modelled time, and why it was chosen. Which pipeline
+ * that is depends on the device's steps; check_fmoe_fallback.c tests the choice. */
+MF_TEST(misses_are_explained)
 {
-    struct offered *o = (struct offered *)offer;
-    const char *at = o->pipeline, *of;
-    char text[MF_STEP_NAME_MAX * 2];
-    size_t len;
-
-    mf_format(text, sizeof(text), "%s:%s", step->family, step->name);
-    while (mf_pipeline_text_next(&at, &of, &len))
-        o->n += strlen(text) == len && strncmp(of, text, len) == 0;
-    return 0;
-}
-
-static bool is_offered(const char *pipeline, int64_t tokens)
-{
-    const struct mf_shape s = shape_of(0, tokens);
-    struct offered o = {{count_step, mf_offer_ignore_rejection}, pipeline, 0};
-    const char *at = pipeline, *of;
-    size_t len;
-    int n_steps = 0;
-
-    while (mf_pipeline_text_next(&at, &of, &len))
-        n_steps++;
-    ck_assert_int_eq(mf_enumerate(&device->info, &s, NULL, &o.offer), 0);
-    return o.n == n_steps;
-}
-
-/* A miss is served by the layer's row for the next larger token count or, if that row is not usable, by a row
- * for a smaller one. A row is usable if its steps are offered for the token count of the call. A device may
- * offer a kernel for some token counts only, but at least one row must be usable. */
-MF_TEST(misses_use_a_near_row)
-{
-    static const int64_t rows[] = {4, 32};
-    struct fmoe *f = must_open(table_of(0, rows, 2, 0, 50));
-    struct fmoe_layer *l = must_open_layer(f, 0);
+    static const int64_t rows[] = {4, 32}, misses[] = {1, 2, 8, 16, 40};
+    const char *table = table_of(0, rows, 2, 0, 50);
+    struct fmoe *f = must_open(table), *without_table = must_open(NULL);
+    struct fmoe_layer *l = must_open_layer(f, 0), *without_rows = must_open_layer(without_table, 0);
     struct fmoe_served served;
-    static const struct {
-        int64_t tokens;
-        int nearest; /* index in `rows` of the row that is tried first; the other row is tried next */
-    } near[] = {{1, 0}, {2, 0}, {8, 1}, {16, 1}, {40, 1}};
-    const char *pipelines[2];
-    size_t n_near = 0;
+    char line[128];
+    size_t n_rows = 0;
 
-    for (int row = 0; row < 2; row++) {
-        const struct mf_shape s = shape_of(0, rows[row]);
-        pipelines[row] = serving_pipeline(device, &s, 0);
-    }
-    for (size_t i = 0; i < MF_ARRAY_LEN(near); i++) {
-        int nearest = near[i].nearest, line = 0;
-        if (is_offered(pipelines[nearest], near[i].tokens))
-            line = 2 + nearest;
-        else if (is_offered(pipelines[1 - nearest], near[i].tokens))
-            line = 2 + 1 - nearest;
-        ck_assert_int_eq(fmoe_served(l, near[i].tokens, &served), 0);
+    for (size_t i = 0; i < MF_ARRAY_LEN(misses); i++) {
+        ck_assert_int_eq(fmoe_served(l, misses[i], &served), 0);
         ck_assert_int_eq(served.tuned, 0);
-        ck_assert_msg(served.line == line, "%d tokens: line %d, expected %d", (int)near[i].tokens,
-                      (int)served.line, line);
-        n_near += served.line != 0;
+        ck_assert_double_eq(served.us, 0);
+        ck_assert_double_gt(served.modelled_us, 0);
+        mf_format(line, sizeof(line), "%s:%lld (", table, (long long)served.line);
+        if (served.line > 0)
+            ck_assert_msg(strstr(served.reason, line) != NULL && strstr(served.reason, "scaled from the row"),
+                          "%s", served.reason);
+        else
+            ck_assert_msg(strstr(served.reason, "the pipeline with the lowest estimate, ") == served.reason,
+                          "%s", served.reason);
+        n_rows += served.line > 0;
     }
-    ck_assert_uint_gt(n_near, 0);
+    ck_assert_uint_gt(n_rows, 0);
+    ck_assert_int_eq(fmoe_served(l, 32, &served), 0);
+    ck_assert(served.tuned && served.modelled_us == 0 && !*served.reason);
+    ck_assert_int_eq(fmoe_served(without_rows, 32, &served), 0);
+    ck_assert_double_eq(served.modelled_us, 0);
+    ck_assert_msg(strstr(served.reason, ": no row has the same formats") != NULL, "%s", served.reason);
     ck_assert_int_eq(fmoe_served(l, 0, &served), -EINVAL);
     ck_assert_int_eq(fmoe_served(l, MAX_TOKENS + 1, &served), -EINVAL);
     fmoe_close(f);
+    fmoe_close(without_table);
 }
 
 /* ---- restrictions on calls ---- */
