@@ -734,7 +734,8 @@ static const struct fake_answer task_answers[] = {
          "timed\"}]},"
          "\"promotion\":{\"decision\":\"kept\",\"reason\":\"SAME on w0: -1.0%\",\"source\":\"batch 3\","
          "\"known_us\":99},"
-         "\"id\":1,\"class\":\"cpu-x/2\",\"state\":\"done\",\"shape\":" SHAPE("4") "}"},
+         "\"id\":1,\"class\":\"cpu-x/2\",\"state\":\"done\",\"candidates\":1920,\"steps\":150,"
+         "\"measured\":150,\"shape\":" SHAPE("4") "}"},
     {.request = "GET /api/v1/tasks/1/pipelines*", .status = 200, .body = PIPELINES},
     {.request = "GET /api/v1/tasks/1/rejections*",
      .status = 200,
@@ -767,7 +768,7 @@ MF_TEST(rank)
     ck_assert_str_eq(
         r.out, "task 1  cpu-x/2  T4 H2048 I96 E128 k8 bf16  done: 101.5 us +-0.49% (n 13) by pipeline 31, "
                "statistically tied with 1 other\n"
-               "  UNSTABLE: after 3 reruns: it scatters\n"
+               "  UNSTABLE: after 3 reruns: it scatters\n  measured 150 of 1920 candidates (7.8%)\n"
                "  weights as w1=row w2=row, which won the races: 1,200.0 us\n"
                "  kept: SAME on w0: -1.0% (known from batch 3, 99.00 us there)\n"
                "  under balanced: 120.0 us, no regret\n"

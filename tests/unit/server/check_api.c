@@ -154,6 +154,10 @@ static const struct submission submissions[] = {
     {"?promote=improved&min_effect=0.05", "text/csv", HEADER "4" TAIL, 201, NULL, NULL},
     {"?min_effect=0.05", "text/csv", HEADER "4" TAIL, 400, "add promote=improved", NULL},
     {"?promote=always&min_effect=0.05", "text/csv", HEADER "4" TAIL, 400, "add promote=improved", NULL},
+    {"?time_budget=60", "text/csv", HEADER "4" TAIL, 201, NULL, NULL},
+    {"?time_budget=-1", "text/csv", HEADER "4" TAIL, 400, "expected an integer from 0 to 1000000", NULL},
+    {"?time_budget=60&search=exhaustive", "text/csv", HEADER "4" TAIL, 400,
+     "time_budget: has no effect with search=exhaustive", NULL},
     {"?name=a%0Ab", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"name\"", NULL},
     {"?colour=red", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"colour\"", NULL},
     /* JSON bodies */

@@ -285,6 +285,26 @@ MF_TEST(seed_decides_the_first_round)
     free(points);
 }
 
+/* The framework's own choice, which has no parameters, is always measured: exports compare with it. */
+MF_TEST(odd_name_is_in_the_first_round)
+{
+    static double us[N_POINTS];
+    static size_t selected[N_POINTS];
+    make_space();
+    name_list[777] = "default";
+    _cleanup_(mf_freep) struct mf_points *p = NULL;
+    ck_assert_int_eq(mf_points_new(name_list, N_POINTS, &p), 0);
+    for (uint64_t seed = 1; seed <= N_SEEDS; seed++) {
+        const struct mf_halving h = {.points = p, .us = us, .seed = seed};
+        size_t n, i = 0;
+        ck_assert_int_eq(mf_halving_next(&h, N_POINTS, selected, &n), 0);
+        while (i < n && selected[i] != 777)
+            i++;
+        ck_assert_uint_lt(i, n);
+    }
+    free(points);
+}
+
 /* Small spaces are measured as a whole; names without parameters do not keep a search from ending. */
 MF_TEST(spaces_of_all_sizes_end)
 {
