@@ -123,6 +123,15 @@ bool mf_consumer_default(enum mf_consumer c, const struct mf_consumer_step *step
            strcmp(step->name, MF_CONSUMER_DEFAULT_STEP) == 0;
 }
 
+bool mf_consumer_any_default(const struct mf_consumer_step *step)
+{
+    for (enum mf_consumer c = 0; c < MF_CONSUMER_N_; c++) {
+        if (mf_consumer_default(c, step))
+            return true;
+    }
+    return false;
+}
+
 bool mf_consumer_has_table(enum mf_consumer c)
 {
     return table[c].has_table;

@@ -47,5 +47,7 @@ bool mf_consumer_takes_error(enum mf_consumer c, double err, char why[MF_CONSUME
 /* True for the step that the consumer runs if its table has no row for a shape. A row must beat it. */
 #define MF_CONSUMER_DEFAULT_STEP "default"
 bool mf_consumer_default(enum mf_consumer c, const struct mf_consumer_step *step);
+/* The same for any consumer. */
+bool mf_consumer_any_default(const struct mf_consumer_step *step);
 /* True if a table can be exported for the consumer. */
 bool mf_consumer_has_table(enum mf_consumer c);

@@ -120,11 +120,7 @@ void mf_prune_note(struct mf_prune_bests *bests, const struct mf_prune_keys *key
 static bool is_default(const struct mf_step *step)
 {
     const struct mf_consumer_step s = mf_consumer_step(step);
-    for (enum mf_consumer c = 0; c < MF_CONSUMER_N_; c++) {
-        if (mf_consumer_default(c, &s))
-            return true;
-    }
-    return false;
+    return mf_consumer_any_default(&s);
 }
 
 /* Returns the smaller of two times. A time of 0 is unknown. */

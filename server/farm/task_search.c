@@ -81,9 +81,13 @@ static int load_hints(struct mf_farm *f, const struct mf_task *g, struct hints *
     return r;
 }
 
+/* The first round also has the step that a consumer runs without a table, which its table must beat. */
 static bool is_hinted(const struct hints *o, const struct mf_step_row *step)
 {
     struct hint key;
+    const struct mf_consumer_step s = {step->family, step->name, step->covers, step->aiter, step->foreign};
+    if (mf_consumer_any_default(&s))
+        return true;
     memcpy(key.family, step->family, sizeof(key.family));
     memcpy(key.name, step->name, sizeof(key.name));
     return o->n > 0 && bsearch(&key, o->all, o->n, sizeof(key), compare_hints);

@@ -593,6 +593,7 @@ static int run(const char *command, char *out, size_t cap)
     "        yield shape.candidate('default')\n"                                      \
     "    def open(self, candidate, shape):\n"                                         \
     "        return (Slow if candidate.name == 'default' else p.PlainLayer)(shape)\n" \
+    "    def revision(self): return 'vllm 0.33.0 triton 3.6.0 torch 2.11.0'\n"        \
     "family = Vllm()\n"
 #define CONFIG "triton_m16_n64_k64_g1_w4_s3"
 
@@ -628,7 +629,10 @@ MF_TEST(moefarm_tune_runs_families)
     remove_family(file);
     (void)snprintf(command, sizeof(command), "rm -r %s", folder);
     ck_assert_int_eq(system(command), 0);
-    ck_assert_msg(code == 0 && strstr(out, ",one_stage:") && strstr(out, "\"BLOCK_SIZE_M\": 16"), "%s", out);
+    static const char *const wanted[] = {",one_stage:", "\"BLOCK_SIZE_M\": 16",
+                                         "\"triton_version\": \"3.6.0\""}; /* from revision() */
+    for (size_t i = 0; i < MF_ARRAY_LEN(wanted); i++)
+        ck_assert_msg(code == 0 && strstr(out, wanted[i]), "no '%s' in: %s", wanted[i], out);
 }
 
 /* The report of --self-check names what does not work and goes on with the other candidates. */

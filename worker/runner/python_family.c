@@ -9,6 +9,7 @@
 #include "common/base/cleanup.h"
 #include "common/base/json.h"
 #include "common/base/text.h"
+#include "common/table/triton/triton_key.h"
 #include "measure/race/rotate.h"
 #include "worker/runner/own_steps.h"
 #include "worker/runner/python_enumerator.h"
@@ -22,7 +23,7 @@
 
 struct mf_python_family {
     struct mf_family family; /* must be the first member: enumerate and open receive only a pointer to it */
-    char name[MF_FAMILY_NAME_MAX], kind[16], *device;
+    char name[MF_FAMILY_NAME_MAX], kind[16], triton[MF_TRITON_VERSION_MAX], *device;
     uint64_t hash;
     int64_t id;
     const struct moefarm_runner_callbacks *callbacks;
@@ -370,6 +371,7 @@ int mf_python_family_new(const struct mf_python_family_options *o, char *why, si
     mf_format(f->kind, sizeof(f->kind), "%.*s", (int)strcspn(o->device, ":"), o->device);
     f->hash =
         mf_hash64(o->revision, strlen(o->revision), mf_hash64(f->name, strlen(f->name) + 1, MF_HASH_SEED));
+    (void)mf_triton_version_find(o->revision, f->triton);
     f->id = o->id;
     f->callbacks = o->callbacks;
     f->enumerator =
@@ -422,6 +424,11 @@ int mf_python_family_add_row(struct mf_python_family *f, const struct mf_shape *
 uint64_t mf_python_family_hash(const struct mf_python_family *f)
 {
     return f->hash;
+}
+
+const char *mf_python_family_triton(const struct mf_python_family *f)
+{
+    return f->triton;
 }
 
 void mf_python_family_warm_up(struct mf_python_family *f)

@@ -108,27 +108,41 @@ static bool is_listed(const char *list, const char *name)
     return mf_family_is_listed(list && *list ? list : NULL, name);
 }
 
+/* Returns the Python family behind a family, or NULL. */
+static const struct mf_python_family *find_python(const struct mf_runner *r, const struct mf_family *f)
+{
+    for (size_t i = 0; i < r->python.n; i++) {
+        if (mf_python_family(r->python.families[i]) == f)
+            return r->python.families[i];
+    }
+    return NULL;
+}
+
 /* Returns the hash of the family's files outside the build; 0 if all its kernels are part of the build. */
 static uint64_t external_hash(const struct mf_runner *r, const struct mf_family *f)
 {
+    const struct mf_python_family *python = find_python(r, f);
     for (size_t i = 0; i < r->plugins.loaded.n; i++) {
         if (r->plugins.loaded.families[i] == f)
             return r->plugins.loaded.hashes[i];
     }
-    for (size_t i = 0; i < r->python.n; i++) {
-        if (mf_python_family(r->python.families[i]) == f)
-            return mf_python_family_hash(r->python.families[i]);
-    }
+    if (python)
+        return mf_python_family_hash(python);
     if (strcmp(f->name, "asm") == 0)
         return mf_asm_hash(getenv(MF_ASM_FOLDER_ENV));
     return strcmp(f->name, "aiter") == 0 ? mf_aiter_tree_hash(getenv(MF_AITER_FOLDER_ENV)) : 0;
 }
 
-/* Adds the family and its revision to an object. Returns false if out of memory. */
+/* Adds the family and its revision to an object. The revision contains Triton's version, because files of
+ * vLLM and SGLang state it. Returns false if out of memory. */
 static bool add_family(const struct mf_runner *r, const struct mf_family *f, cJSON *families)
 {
     char revision[MF_REVISION_MAX];
+    const struct mf_python_family *python = find_python(r, f);
     mf_kernel_revision_with(external_hash(r, f), revision);
+    size_t n = strlen(revision);
+    if (python && *mf_python_family_triton(python))
+        mf_format(revision + n, sizeof(revision) - n, "-triton%s", mf_python_family_triton(python));
     return cJSON_AddStringToObject(families, f->name, revision) != NULL;
 }
 
