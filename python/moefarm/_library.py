@@ -98,6 +98,7 @@ _FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "fmoe_layer_weight": (c_int, [c_void_p, c_int, c_void_p]),
     "fmoe_layer_pack": (c_int, [c_void_p, c_int, c_void_p, c_void_p]),
     "fmoe_layer_pack_device": (c_int, [c_void_p, c_int, c_void_p, c_void_p, c_void_p]),
+    "fmoe_remap_ids_device": (c_int, [c_void_p, c_void_p, c_int64, c_void_p, c_int32, c_void_p, c_void_p]),
     "fmoe_served": (c_int, [c_void_p, c_int64, c_void_p]),
     "fmoe_run": (c_int, [c_void_p, c_void_p]),
     "fmoe_n_misses": (c_uint64, [c_void_p]),

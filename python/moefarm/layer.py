@@ -355,6 +355,27 @@ class Layer:
                 raise Error(say(name, tensor, columns, " or ".join(str(d) for d in dtypes)))
         raise Error("out is not contiguous: pass a contiguous tensor")
 
+    def remap_ids(self, topk_ids: torch.Tensor, expert_map: torch.Tensor) -> torch.Tensor:
+        """Returns ids for a rank whose experts are not a contiguous range, for a layer with form "ep:0/ALL".
+
+        topk_ids: int32 or int64 [T, K], global expert ids; expert_map: int32 [ALL], the position of each
+        expert in w1 and w2, or -1 if the expert is not on this rank (vLLM's expert_map)."""
+        if expert_map.dtype != torch.int32 or not expert_map.is_contiguous() or topk_ids.dtype not in (
+                torch.int32, torch.int64) or topk_ids.shape[1:] != (self.topk,):
+            raise Error(f"expert_map is {list(expert_map.shape)} of {expert_map.dtype}, topk_ids "
+                        f"{list(topk_ids.shape)} of {topk_ids.dtype}: expected int32 [ALL] and int32 or "
+                        f"int64 [T, {self.topk}]")
+        ids = topk_ids.contiguous()
+        result = torch.empty_like(ids)
+        if len(ids) > 0:
+            with guard(self.device):
+                _library.check(
+                    self._library.fmoe_remap_ids_device(
+                        self._pointer, expert_map.data_ptr(), len(ids), ids.data_ptr(), _TYPES[ids.dtype],
+                        result.data_ptr(), self._current_stream()),
+                    what=f"remapping the ids of a layer with form '{self.form}'")
+        return result
+
     # ---- tables ----
 
     def served(self, tokens: int) -> Served:
