@@ -41,7 +41,8 @@ install(DIRECTORY kernels/gpu/src/ DESTINATION ${CMAKE_INSTALL_DATADIR}/moefarm/
 # that it includes.
 foreach(header common/base/names common/moe/device_class common/moe/layer common/moe/shape common/moe/status
         common/moe/step common/moe/tensor_spec kernels/core/code kernels/core/device kernels/core/family
-        kernels/core/isa kernels/core/l2_partitions kernels/core/tensors kernels/families/family_plugin)
+        kernels/core/isa kernels/core/l2_partitions kernels/core/quant kernels/core/tensors
+        kernels/families/family_plugin)
     get_filename_component(folder ${header} DIRECTORY)
     install(FILES ${header}.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/moefarm/${folder} COMPONENT worker)
 endforeach()
