@@ -289,7 +289,7 @@ class Layer:
     def run(self, x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor, y: torch.Tensor,
             workspace: Optional[torch.Tensor] = None) -> None:
         """Runs the layer once, without torch's dispatcher: writes y. The parameters are those of a call."""
-        self._check(x, topk_ids, topk_weights, y)
+        self._check(x, topk_ids, topk_weights, y, workspace)
         x, topk_ids, topk_weights = x.contiguous(), topk_ids.contiguous(), topk_weights.contiguous()
         n = x.shape[0]
         if n <= self.max_tokens:
@@ -330,7 +330,8 @@ class Layer:
             _library.check(result, what=f"a call with {x.shape[0]} tokens and a workspace of "
                                         f"{call.workspace_bytes} bytes")
 
-    def _check(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, y: torch.Tensor) -> None:
+    def _check(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, y: torch.Tensor,
+               workspace: Optional[torch.Tensor]) -> None:
         shape, routes, device = (x.shape[0], self.model_dim), (x.shape[0], self.topk), self.device
         if not (x.shape == shape and y.shape == shape and ids.shape == routes and weights.shape == routes
                 and x.dtype == y.dtype == torch.bfloat16 and ids.dtype in (torch.int32, torch.int64)
@@ -339,10 +340,12 @@ class Layer:
             self._refuse(x, ids, weights, y)
         if not self.w1:
             raise Error("the layer has no weights: call pack first")
+        if workspace is not None and (workspace.device != device or workspace.dtype != torch.uint8):
+            raise Error(f"workspace is {_described(workspace)}: expected torch.uint8 on {device}")
 
     def _refuse(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, y: torch.Tensor) -> None:
         def say(name: str, tensor: torch.Tensor, columns: int, dtypes: str) -> str:
-            return (f"{name} is {list(tensor.shape)} of {tensor.dtype} on {tensor.device}: expected "
+            return (f"{name} is {_described(tensor)}: expected "
                     f"[{x.shape[0] if x.dim() else 'T'}, {columns}] of {dtypes} on {self.device}")
 
         for name, tensor, columns, dtypes in (
@@ -360,12 +363,15 @@ class Layer:
 
         topk_ids: int32 or int64 [T, K], global expert ids; expert_map: int32 [ALL], the position of each
         expert in w1 and w2, or -1 if the expert is not on this rank (vLLM's expert_map)."""
-        if expert_map.dtype != torch.int32 or not expert_map.is_contiguous() or topk_ids.dtype not in (
-                torch.int32, torch.int64) or topk_ids.shape[1:] != (self.topk,):
-            raise Error(f"expert_map is {list(expert_map.shape)} of {expert_map.dtype}, topk_ids "
-                        f"{list(topk_ids.shape)} of {topk_ids.dtype}: expected int32 [ALL] and int32 or "
-                        f"int64 [T, {self.topk}]")
-        ids = topk_ids.contiguous()
+        everywhere = next((int(part.partition("/")[2]) for part in self.form.split("+")
+                           if part.startswith("ep:")), 0)
+        for name, tensor, shape, dtypes in (
+                ("expert_map", expert_map, (everywhere,), (torch.int32,)),
+                ("topk_ids", topk_ids, (len(topk_ids), self.topk), (torch.int32, torch.int64))):
+            if tensor.shape != shape or tensor.dtype not in dtypes or tensor.device != self.device:
+                raise Error(f"{name} is {_described(tensor)}: a layer with form '{self.form}' expects "
+                            f"{list(shape)} of {' or '.join(map(str, dtypes))} on {self.device}")
+        ids, expert_map = topk_ids.contiguous(), expert_map.contiguous()
         result = torch.empty_like(ids)
         if len(ids) > 0:
             with guard(self.device):
@@ -407,6 +413,10 @@ class Layer:
 
 def _close(handle: Any, pointer: ctypes.c_void_p) -> None:
     handle.library.fmoe_layer_close(pointer)
+
+
+def _described(tensor: torch.Tensor) -> str:
+    return f"{list(tensor.shape)} of {tensor.dtype} on {tensor.device}"
 
 
 def _address(tensor: Optional[torch.Tensor]) -> Optional[int]:

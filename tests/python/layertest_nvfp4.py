@@ -12,6 +12,7 @@ except ImportError as error:
     sys.exit(77)
 
 import moe_reference as reference
+import moefarm
 from nvfp4 import COSINE, DEVICE, E, K, cosine, inputs, open_layer, weights_of
 
 
@@ -85,6 +86,16 @@ class ExpertParallel(unittest.TestCase):
         for ids_type in (torch.int32, torch.int64):
             y = rank(x, rank.remap_ids(ids.to(ids_type), expert_map), p)
             self.assertGreaterEqual(cosine(y, expected), COSINE)
+
+
+    def test_refused_maps(self) -> None:
+        rank, ids = open_layer(5, form=f"ep:0/{E}"), inputs(3, seed=6)[1]
+        for expert_map in (torch.zeros(E - 1, dtype=torch.int32), torch.zeros(E)):
+            with self.assertRaisesRegex(moefarm.Error, "expert_map is .*: a layer with form 'ep:0/16' "
+                                                       r"expects \[16\] of torch.int32"):
+                rank.remap_ids(ids, expert_map.to(DEVICE))
+        with self.assertRaisesRegex(moefarm.Error, r"topk_ids is \[3, 2\] of torch.int64"):
+            rank.remap_ids(ids[:, :2], torch.zeros(E, dtype=torch.int32, device=DEVICE))
 
 
 class Memory(unittest.TestCase):

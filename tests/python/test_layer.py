@@ -224,6 +224,8 @@ class Errors(unittest.TestCase):
                 ((x, ids, p, x[:2]), r"out is \[2, 256\]")):
             with self.assertRaisesRegex(moefarm.Error, text):
                 layer(*arguments)
+        with self.assertRaisesRegex(moefarm.Error, "workspace is .*: expected torch.uint8"):
+            layer(x, ids, p, workspace=torch.empty(64, device=DEVICE))
         with self.assertRaisesRegex(moefarm.Error, "a workspace of 64 bytes: Invalid argument"):
             layer(x, ids, p, workspace=torch.empty(64, dtype=torch.uint8, device=DEVICE))
 
