@@ -183,6 +183,10 @@ static void add_consumers(struct mf_buf *out, const cJSON *task)
             (void)mf_buf_addf(out, " no config: %s\n", mf_api_text(c, "reason", ""));
             continue;
         }
+        if (!(mf_api_double(c, "us", NAN) > 0)) {
+            (void)mf_buf_adds(out, " not decided yet\n");
+            continue;
+        }
         (void)mf_buf_addf(out, " %10s  %.2fx ", us, mf_api_double(c, "ratio", NAN));
         cJSON_ArrayForEach (name, mf_json_array(c, "winner"))
             (void)mf_buf_addf(out, " %s", cJSON_GetStringValue(name));
