@@ -23,9 +23,9 @@ static struct mf_tensor_ref ref_of(const void *const part[3])
         {(void *)(uintptr_t)part[0], (void *)(uintptr_t)part[1], (void *)(uintptr_t)part[2]}};
 }
 
-static int launch(const struct mf_pipeline *p, const struct fmoe_call *c)
+struct mf_fmoe_args fmoe_args_of(const struct fmoe_call *c)
 {
-    const struct mf_fmoe_args args = {
+    return (struct mf_fmoe_args){
         .x.part = {(void *)(uintptr_t)c->x},
         .topk.part = {(void *)(uintptr_t)c->ids, (void *)(uintptr_t)c->weights},
         .routes = {.wide = c->ids_type == FMOE_INT64, .bf16_weights = c->weights_type == FMOE_BFLOAT16},
@@ -37,6 +37,11 @@ static int launch(const struct mf_pipeline *p, const struct fmoe_call *c)
         .y.part = {c->y},
         .arena = c->workspace,
     };
+}
+
+static int launch(const struct mf_pipeline *p, const struct fmoe_call *c)
+{
+    const struct mf_fmoe_args args = fmoe_args_of(c);
 
     return mf_pipeline_call(p, c->tokens, &args, c->stream);
 }

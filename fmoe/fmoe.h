@@ -217,6 +217,26 @@ int fmoe_remap_ids_device(const struct fmoe_layer *l, const int32_t *expert_map,
  * stream capture was invalidated. -EIO: the device has failed permanently. */
 int fmoe_run(struct fmoe_layer *l, const struct fmoe_call *call);
 
+/* ---- calibration ---- */
+
+/* NVFP4 activations have two global factors: x is multiplied by the first before it is quantised, the
+ * intermediate activations h by the second (fmoe_call.calib). Both follow from the largest magnitudes in
+ * warm-up batches. Zero-initialise the struct, add batches, then compute the factors. */
+struct fmoe_calibration {
+    float x_amax, h_amax; /* largest magnitudes in all batches so far */
+    int64_t batches, tokens;
+};
+/* Adds a batch: runs the layer up to h on the device, with the members of `call` except calib, y and the
+ * workspace, which are not used. Compiles kernels, allocates memory and waits for the device, so do not call
+ * the function during stream capture. -EINVAL: the layer has no such factors, a member of `call` is invalid,
+ * or x or h has a value that is not finite; the batch is not added. -ENOTSUP: no kernels store h. */
+int fmoe_calibrate(struct fmoe_layer *l, const struct fmoe_call *call, struct fmoe_calibration *c,
+                   struct fmoe_error *error);
+/* Computes the factors for magnitudes that are `margin` times the observed ones, in host memory. With a
+ * margin of 1, larger values saturate. -ENODATA: no batch was added. -EINVAL: margin is not above 0. */
+int fmoe_calibration_factors(const struct fmoe_layer *l, const struct fmoe_calibration *c, float margin,
+                             float ret[2], struct fmoe_error *error);
+
 /* ---- misses ---- */
 
 /* Returns the number of calls without a row, over all layers. A captured call is counted once, and replays of

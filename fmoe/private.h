@@ -83,6 +83,9 @@ struct fmoe {
 /* Formats the message into error (may be NULL) and returns r. */
 __attribute__((format(printf, 3, 4))) int fmoe_fail(struct fmoe_error *error, int r, const char *format, ...);
 
+/* Returns the arguments of a call as a pipeline reads them. */
+struct mf_fmoe_args fmoe_args_of(const struct fmoe_call *call);
+
 /* fmoe_cpu_take returns false if another call of the process uses the CPU's thread pool; otherwise the caller
  * has the pool until it calls fmoe_cpu_give. */
 bool fmoe_cpu_take(void);

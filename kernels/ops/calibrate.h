@@ -4,24 +4,23 @@
  * warm-up batches, later values may exceed the calibrated range, so that their scales saturate.
  *
  *     struct mf_calibration c = {0};
- *     for each warm-up batch: mf_calibrate(&c, &batch, why, sizeof(why));
+ *     for each warm-up batch: mf_calibration_add(&c, tokens, x_amax, h_amax, why, sizeof(why));
  *     mf_calibration_factors(&c, codec, margin, factors, why, sizeof(why));   contents of `calib` */
 #pragma once
 
 #include <stdint.h>
 
 #include "kernels/core/codec.h"
-#include "kernels/reference/reference.h"
 
 struct mf_calibration {
     float x_amax, h_amax; /* largest magnitudes in all batches so far */
     int64_t batches, tokens;
 };
 
-/* Runs the reference on a batch and updates the magnitudes. Returns -EINVAL, with the reason in why, for
- * unsupported formats or if x or h has a value that is not finite; such a batch is ignored. Returns -ENOMEM
- * if out of memory. */
-int mf_calibrate(struct mf_calibration *c, const struct mf_layer_data *batch, char *why, size_t why_cap);
+/* Updates the magnitudes with those of a batch. Returns -EINVAL, with the reason in why, if one of them is
+ * not finite; such a batch is ignored. */
+int mf_calibration_add(struct mf_calibration *c, int64_t tokens, float x_amax, float h_amax, char *why,
+                       size_t why_cap);
 /* Computes the factors for magnitudes that are `margin` times the observed ones. With a margin of 1, larger
  * values saturate. Returns -ENODATA if no batch was added, or -EINVAL if margin is not positive. */
 int mf_calibration_factors(const struct mf_calibration *c, const struct mf_codec *codec, float margin,

@@ -51,6 +51,12 @@ struct mf_fmoe_args {
     struct mf_tensor_ref b1, b2;
     void *arena;
 };
+/* Returns where a pipeline stores a tensor between two steps for these arguments, its number of rows, and the
+ * step that writes it. The contents are valid at least until the last step that reads them has run. Returns
+ * NULL parts if the pipeline does not store the tensor in this format. */
+struct mf_tensor_ref mf_pipeline_between(const struct mf_pipeline *p, enum mf_tensor tensor,
+                                         enum mf_format format, const struct mf_fmoe_args *args,
+                                         int64_t *ret_rows, size_t *ret_step);
 /* Copies these arguments and sets the buffers of every step from them. Does not allocate. */
 void mf_pipeline_bind(struct mf_pipeline *p, const struct mf_fmoe_args *args);
 /* Prepares all steps for a timed run with the bound arguments (mf_family.prepare). */
@@ -139,6 +145,11 @@ struct mf_fmoe_choice {
 int mf_fmoe_fallback(const struct mf_fmoe *f, const struct mf_device *device, const struct mf_shape *shape,
                      const struct mf_family_set *extra, const char *w1, const char *w2, char *why,
                      size_t why_cap, struct mf_fmoe_choice *ret);
+
+/* Chooses the pipeline with the least estimated time of those that store h in bf16 before they quantise it.
+ * Calibration reads this h (mf_pipeline_between). Returns the errors of mf_fmoe_fallback. */
+int mf_fmoe_observing_h(const struct mf_device *device, const struct mf_shape *shape, const char *w1,
+                        const char *w2, char *why, size_t why_cap, struct mf_fmoe_choice *ret);
 
 /* Translates expert ids for a rank whose experts are not a contiguous range, for example because they were
  * assigned round robin, by load or by a mask. The shape then has the form ep:0/ALL, because kernel speed does

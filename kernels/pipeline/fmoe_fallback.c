@@ -17,6 +17,7 @@ struct offered {
     const struct mf_device *device;
     const struct mf_shape *shape;
     const char *layout[2]; /* required layouts of w1 and w2; NULL: any layout */
+    bool stores_h;         /* h is stored in bf16 before it is quantised */
     struct mf_step *steps;
     double *us;
     size_t n, cap_steps, cap_us;
@@ -37,11 +38,19 @@ static bool fits_layouts(const struct offered *o, const struct mf_step *step)
     return true;
 }
 
+/* True if the step quantises h and does more, so that h in bf16 is not stored. */
+static bool hides_h(const struct mf_step *step)
+{
+    const mf_ops quant2 = MF_OP_BIT(MF_OP_QUANT2);
+
+    return (step->covers & quant2) && step->covers != quant2;
+}
+
 static int take_step(struct mf_offer *offer, const struct mf_step *step)
 {
     struct offered *o = (struct offered *)offer;
 
-    if (!fits_layouts(o, step))
+    if (!fits_layouts(o, step) || (o->stores_h && hides_h(step)))
         return 0;
     int r = mf_array_grow(&o->steps, o->n, &o->cap_steps, sizeof(*o->steps));
     if (r == 0)
@@ -278,6 +287,26 @@ int mf_fmoe_fallback(const struct mf_fmoe *f, const struct mf_device *device, co
     mf_format(why, why_cap, "%s", "");
     if (r >= 0)
         r = choose(f, &o, extra, why, why_cap, ret);
+    if (r < 0 && !*why)
+        mf_format(why, why_cap, "choosing a pipeline: %s", strerror(-r));
+    free(o.steps);
+    free(o.us);
+    return r;
+}
+
+int mf_fmoe_observing_h(const struct mf_device *device, const struct mf_shape *shape, const char *w1,
+                        const char *w2, char *why, size_t why_cap, struct mf_fmoe_choice *ret)
+{
+    struct offered o = {.offer = {take_step, mf_offer_ignore_rejection},
+                        .device = device,
+                        .shape = shape,
+                        .layout = {w1, w2},
+                        .stores_h = true};
+    int r = collect(&o, NULL);
+
+    mf_format(why, why_cap, "%s", "");
+    if (r >= 0)
+        r = cheapest(&o, why, why_cap, ret);
     if (r < 0 && !*why)
         mf_format(why, why_cap, "choosing a pipeline: %s", strerror(-r));
     free(o.steps);

@@ -476,6 +476,23 @@ static struct mf_tensor_ref ref_of(const struct mf_pipeline *p, int slot, const 
     return ref;
 }
 
+struct mf_tensor_ref mf_pipeline_between(const struct mf_pipeline *p, enum mf_tensor tensor,
+                                         enum mf_format format, const struct mf_fmoe_args *args,
+                                         int64_t *ret_rows, size_t *ret_step)
+{
+    for (size_t i = 0; i < p->n_slots; i++) {
+        const struct slot *s = &p->slots[i];
+        if (s->tensor_spec.tensor != tensor || s->tensor_spec.format != format || s->is_bound_by_caller)
+            continue;
+        struct mf_part parts[MF_PARTS_MAX];
+        (void)mf_tensor_spec_parts(&s->tensor_spec, &p->shape, parts);
+        *ret_rows = parts[0].rows;
+        *ret_step = (size_t)s->first;
+        return ref_of(p, (int)i, args);
+    }
+    return (struct mf_tensor_ref){0};
+}
+
 /* Sets the step's buffers in `refs`, and returns the arguments of its launch, which point to `refs`. */
 static struct mf_launch launch_of(const struct mf_pipeline *p, const struct bound_step *b,
                                   const struct mf_fmoe_args *args, struct refs *refs)

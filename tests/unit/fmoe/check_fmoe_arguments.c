@@ -195,6 +195,100 @@ MF_TEST(packs_on_the_device, .rows = MF_ARRAY_LEN(layers))
     end_serving(&s);
 }
 
+/* ---- calibration ---- */
+
+static const char nvfp4[] = "40,256,128,8,3,ActivationType.Silu,torch.bfloat16,torch.float4_e2m1fn_x2,"
+                            "torch.float4_e2m1fn_x2,QuantType.per_1x16,1,0";
+
+/* A layer with NVFP4 activations; its members of host data are for MAX_TOKENS tokens. */
+static void serve_nvfp4(struct served_layer *s)
+{
+    struct fmoe_error error = {""};
+    struct mf_shape shape;
+
+    ck_assert_msg(fmoe_open(name, NULL, 0, &error, &s->f) == 0, "%s", error.text);
+    s->l = open_layer(s->f, nvfp4, NULL, &shape);
+    serving_make(&s->data, device, s->l, &shape);
+}
+
+static double ratio(float a, float b)
+{
+    return (double)a / (double)b;
+}
+
+/* The magnitudes are those of the reference, over all batches; routes of no expert do not count. With the
+ * factors, the layer computes the reference's output. */
+MF_TEST(calibrates_from_batches)
+{
+    struct fmoe_calibration c = {0};
+    struct fmoe_error error = {""};
+    struct served_layer s;
+    struct fmoe_call call;
+    float factors[2], first;
+
+    serve_nvfp4(&s);
+    ((int32_t *)(uintptr_t)s.data.host.ids)[4] = -1;
+    ((int32_t *)(uintptr_t)s.data.host.ids)[7] = 4000;
+    serving_update(&s.data);
+    call = serving_call(&s.data, 3, NULL);
+    call.y = call.workspace = NULL;
+    call.workspace_bytes = 0;
+    ck_assert_int_eq(fmoe_calibration_factors(s.l, &c, 1, factors, &error), -ENODATA);
+    ck_assert_msg(fmoe_calibrate(s.l, &call, &c, &error) == 0, "%s", error.text);
+    first = c.h_amax;
+    call.tokens = MAX_TOKENS;
+    ck_assert_msg(fmoe_calibrate(s.l, &call, &c, &error) == 0, "%s", error.text);
+    ck_assert_int_eq(c.batches, 2);
+    ck_assert_int_eq(c.tokens, 3 + MAX_TOKENS);
+    ck_assert(first > 0 && first <= c.h_amax);
+    ck_assert(c.x_amax == s.data.reference.x_amax);
+    ck_assert_double_eq_tol(ratio(c.h_amax, s.data.reference.h_amax), 1, 0.02);
+    ck_assert_int_eq(fmoe_calibration_factors(s.l, &c, 0, factors, &error), -EINVAL);
+    ck_assert_int_eq(fmoe_calibration_factors(s.l, &c, 1, factors, &error), 0);
+    ck_assert_double_eq_tol(ratio(factors[0] * c.x_amax, 2688), 1, 1e-5);
+    ck_assert_double_eq_tol(ratio(factors[1] * c.h_amax, 2688), 1, 1e-5);
+    call = serving_call(&s.data, MAX_TOKENS, NULL);
+    s.data.calib = device->ops->alloc(device, sizeof(factors));
+    call.calib = s.data.calib;
+    ck_assert_int_eq(device->ops->copy(device, s.data.calib, factors, sizeof(factors)), 0);
+    serving_poison(&s.data);
+    ck_assert_int_eq(fmoe_run(s.l, &call), 0);
+    ck_assert_int_eq(device->ops->sync(device), 0);
+    ck_assert_msg(serving_matches(&s.data, MAX_TOKENS), "the calibrated layer is wrong");
+    device->ops->release(device, s.data.calib, sizeof(factors));
+    end_serving(&s);
+}
+
+MF_TEST(refuses_what_it_cannot_calibrate)
+{
+    struct fmoe_calibration c = {.x_amax = 2};
+    struct fmoe_error error = {""};
+    struct served_layer s;
+    struct fmoe_call call;
+    float factors[2];
+
+    serve_layer(&s, 0);
+    call = serving_call(&s.data, 1, NULL);
+    ck_assert_int_eq(fmoe_calibrate(s.l, &call, &c, &error), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(error.text, "only NVFP4 activations have factors"));
+    ck_assert_int_eq(fmoe_calibration_factors(s.l, &c, 1, factors, &error), -EINVAL);
+    end_serving(&s);
+    serve_nvfp4(&s);
+    call = serving_call(&s.data, MAX_TOKENS + 1, NULL);
+    ck_assert_int_eq(fmoe_calibrate(s.l, &call, &c, &error), -EINVAL);
+    ck_assert_str_eq(error.text, "tokens is 41: expected 1 to 40");
+    call.tokens = 1;
+    call.weights_type = 0;
+    ck_assert_int_eq(fmoe_calibrate(s.l, &call, &c, &error), -EINVAL);
+    call.weights_type = FMOE_FLOAT32;
+    ((uint16_t *)(uintptr_t)s.data.host.x)[5] = 0x7f80; /* infinity */
+    ck_assert_int_eq(device->ops->copy(device, s.data.x, s.data.host.x, 16), 0);
+    ck_assert_int_eq(fmoe_calibrate(s.l, &call, &c, &error), -EINVAL);
+    ck_assert_str_eq(error.text, "x of batch 0 holds a value that is not finite");
+    ck_assert(c.x_amax == 2 && c.batches == 0);
+    end_serving(&s);
+}
+
 int main(void)
 {
     return mf_check_main(
