@@ -125,6 +125,9 @@ class Layer:
         self._converts = False  # prebuilt kernels read only int32 ids and float32 weights
         self.id = register(self)  # a compiled graph holds this number
 
+    def __reduce__(self) -> Any:
+        raise Error("a layer cannot be copied or pickled: its kernels belong to this object")
+
     # ---- opening ----
 
     def _dtypes(self, activation: Dtype, weight: Dtype) -> Tuple[str, str]:

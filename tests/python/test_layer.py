@@ -1,5 +1,6 @@
 """moefarm.Layer and moefarm.ops.fused_moe against a reference of torch, on the CPU or on the device that
 MOEFARM_TEST_TORCH_DEVICE names."""
+import copy
 import doctest
 import errno
 import http.server
@@ -233,6 +234,10 @@ class Errors(unittest.TestCase):
         layer = moefarm.Layer(None, model_dim=H, inter_dim=I, experts=E, topk=K, device=DEVICE)
         with self.assertRaisesRegex(moefarm.Error, "call pack first"):
             layer(*inputs(1))
+
+    def test_copy(self) -> None:
+        with self.assertRaisesRegex(moefarm.Error, "a layer cannot be copied or pickled"):
+            copy.deepcopy(bf16_layer())
 
     def test_deleted_layer(self) -> None:
         layer: Optional[moefarm.Layer] = bf16_layer()
