@@ -7,7 +7,7 @@
  *
  * A call on a GPU allocates nothing, does not wait, and can be captured in a graph. All pointers are device
  * pointers. The workspace belongs to the call until it has ended. On the CPU, calls of a process run one at a
- * time; a concurrent call fails with -EBUSY. On a GPU a handle serves one host thread at a time.
+ * time; a concurrent call fails with -EBUSY. On a GPU several threads may use a handle at once.
  *
  * Ids are int32 or int64 (`ids_type`). On a GPU at most 1,024 experts can be sorted or routed to, and values
  * in device memory are not checked: a route whose id is out of range gets no row, as on the CPU. Functions
@@ -100,7 +100,7 @@ struct fmoe_op_permute {
     int32_t n_local, n_rows;     /* local experts; members of `rows` in use */
     struct fmoe_op_rows rows[2]; /* `to` has tokens * topk rows */
     int64_t *first_token_offset; /* [n_local + 1]: first row of each expert; last: rows in use */
-    int32_t *inv_permuted_idx;   /* [tokens, topk]: row of each route, -1 without a row */
+    int32_t *inv_permuted_idx;   /* [tokens, topk]: row of each route; tokens * topk without a row */
     int32_t *permuted_idx; /* [tokens * topk]: flat index of each row's route; tokens * topk in the tail */
     void *workspace, *stream;
 };

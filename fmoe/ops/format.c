@@ -153,13 +153,16 @@ static int quantise_on_cpu(const struct mf_codec *c, const struct fmoe_op_quanti
 
 #define PARTS_MAX (FMOE_OP_AMAX_BYTES / 4)
 
-static int quantise_all_on_gpu(const struct fmoe_ops *o, int module, struct mf_op_quantise_args *a)
+static int quantise_all_on_gpu(const struct fmoe_ops *o, int module, struct mf_op_quantise_args *a,
+                               void *stream)
 {
     int64_t chunks = a->rows * (a->cols / 8), threads = fmoe_ops_threads(module);
 
     a->parts = (mf_i32)MF_MAX(MF_MIN((chunks + threads - 1) / threads, (int64_t)PARTS_MAX), 1);
-    const struct fmoe_ops_launch amax = {module, FMOE_OPS_QUANTISE_AMAX, (int64_t)a->matrices * a->parts, 0};
-    const struct fmoe_ops_launch all = {module, FMOE_OPS_QUANTISE_ALL, (int64_t)a->matrices * a->parts, 0};
+    const struct fmoe_ops_launch amax = {module, FMOE_OPS_QUANTISE_AMAX, (int64_t)a->matrices * a->parts, 0,
+                                         stream};
+    const struct fmoe_ops_launch all = {module, FMOE_OPS_QUANTISE_ALL, (int64_t)a->matrices * a->parts, 0,
+                                        stream};
     int r = fmoe_ops_launch(o, &amax, a, sizeof(*a));
 
     return r < 0 ? r : fmoe_ops_launch(o, &all, a, sizeof(*a));
@@ -188,10 +191,11 @@ static int quantise_on_gpu(const struct fmoe_ops *o, int module, const struct mf
         .function = small ? FMOE_OPS_QUANTISE_GROUPS : FMOE_OPS_QUANTISE_BLOCK,
         .blocks = small ? fmoe_ops_blocks(o, module, groups * a.group_cols / 8 / o->wave + 1, 4)
                         : MF_MIN(groups, (int64_t)o->device->info.cores * 4),
+        .stream = q->stream,
     };
 
     if (c->group_rows == 0)
-        return quantise_all_on_gpu(o, module, &a);
+        return quantise_all_on_gpu(o, module, &a, q->stream);
     return fmoe_ops_launch(o, &l, &a, sizeof(a));
 }
 
@@ -213,7 +217,7 @@ int fmoe_op_quantise(struct fmoe_ops *o, const struct fmoe_op_quantise *q, struc
                          o->device->info.class.gfx);
     if (fmoe_ops_on_gpu(o) && ((uintptr_t)q->x | (uintptr_t)q->q) % 16 != 0)
         return fmoe_fail(error, -EINVAL, "x and q: expected addresses that are multiples of 16");
-    r = fmoe_ops_begin(o, q->stream, error);
+    r = fmoe_ops_begin(o, error);
     if (r < 0)
         return r;
     r = fmoe_ops_on_gpu(o) ? quantise_on_gpu(o, module, c, q) : quantise_on_cpu(c, q, error);
@@ -283,8 +287,8 @@ static int shuffle_on_gpu(const struct fmoe_ops *o, enum mf_shuffle s, const str
     };
     mf_shuffle_padded(s, z, &a.padded_rows, &a.padded_cols);
     int64_t units = q->matrices * a.padded_rows * a.padded_cols * q->element_bytes / a.unit;
-    const struct fmoe_ops_launch l = {FMOE_OPS_SHUFFLE, 0,
-                                      fmoe_ops_blocks(o, FMOE_OPS_SHUFFLE, (units + 31) / 32, 8), 0};
+    const struct fmoe_ops_launch l = {
+        FMOE_OPS_SHUFFLE, 0, fmoe_ops_blocks(o, FMOE_OPS_SHUFFLE, (units + 31) / 32, 8), 0, q->stream};
 
     return fmoe_ops_launch(o, &l, &a, sizeof(a));
 }
@@ -296,7 +300,7 @@ int fmoe_op_shuffle(struct fmoe_ops *o, const struct fmoe_op_shuffle *q, struct 
     int r = find_order(q->order, &z, &s, error);
 
     if (r == 0)
-        r = fmoe_ops_begin(o, q->stream, error);
+        r = fmoe_ops_begin(o, error);
     if (r < 0)
         return r;
     if (fmoe_ops_on_gpu(o))

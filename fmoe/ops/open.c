@@ -161,7 +161,7 @@ void fmoe_ops_close(struct fmoe_ops *o)
 
 /* ---- calls ---- */
 
-int fmoe_ops_begin(struct fmoe_ops *o, void *stream, struct fmoe_error *error)
+int fmoe_ops_begin(struct fmoe_ops *o, struct fmoe_error *error)
 {
     int r = 0;
 
@@ -169,7 +169,6 @@ int fmoe_ops_begin(struct fmoe_ops *o, void *stream, struct fmoe_error *error)
         return fmoe_cpu_take() ? 0 : fmoe_fail(error, -EBUSY, "another call of the process uses the CPU");
     if (o->device->ops->enter)
         r = o->device->ops->enter(o->device);
-    o->device->stream = stream;
     return r < 0 ? fmoe_fail(error, r, "the device has failed") : 0;
 }
 
@@ -199,7 +198,10 @@ int fmoe_ops_launch(const struct fmoe_ops *o, const struct fmoe_ops_launch *l, c
         .programmatic_launch = true,
     };
 
-    return l->blocks < 1 ? 0 : mf_hip_launch(&o->functions[l->module][l->function], &grid, args, bytes);
+    if (l->blocks < 1)
+        return 0;
+    return o->device->ops->module_launch(o->device, o->functions[l->module][l->function].function, &grid,
+                                         args, bytes, l->stream);
 }
 
 int64_t fmoe_ops_blocks(const struct fmoe_ops *o, int module, int64_t warps, int resident)

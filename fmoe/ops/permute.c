@@ -13,12 +13,13 @@ static struct mf_op_rows gpu_rows(const struct fmoe_op_rows *r)
     return (struct mf_op_rows){r->from, r->to, (int32_t)r->bytes, fmoe_ops_unit(r->from, r->to, r->bytes)};
 }
 
-static int check_rows(const struct fmoe_op_rows *rows, int n, struct fmoe_error *error)
+int fmoe_ops_check_rows(int64_t n, size_t bytes, struct fmoe_error *error)
 {
-    for (int i = 0; i < n; i++) {
-        if (rows[i].bytes < 1 || rows[i].bytes > INT32_MAX)
-            return fmoe_fail(error, -EINVAL, "rows of %zu bytes: expected 1 to 2^31 - 1", rows[i].bytes);
-    }
+    if (bytes < 1 || bytes > INT32_MAX || n > INT32_MAX / (int64_t)(bytes / 32 + 1))
+        return fmoe_fail(error, -EINVAL,
+                         "%lld rows of %zu bytes: expected 1 byte or more, and fewer than 2^31 pieces of 32 "
+                         "bytes; split the batch",
+                         (long long)n, bytes);
     return 0;
 }
 
@@ -31,7 +32,7 @@ static int64_t pieces_of(const struct mf_op_permute_args *a)
 }
 
 /* With few routes every block sorts all of them, so that one launch does everything. */
-static int launch_permute(const struct fmoe_ops *o, struct mf_op_permute_args *a)
+static int launch_permute(const struct fmoe_ops *o, struct mf_op_permute_args *a, void *stream)
 {
     const bool few = a->sort.slices == 1;
     const struct fmoe_ops_launch l = {
@@ -39,8 +40,9 @@ static int launch_permute(const struct fmoe_ops *o, struct mf_op_permute_args *a
         .function = few ? FMOE_OPS_PERMUTE_SORT : FMOE_OPS_PERMUTE_ROWS,
         .blocks = fmoe_ops_blocks(o, FMOE_OPS_PERMUTE, pieces_of(a), few ? 1 : RESIDENT),
         .shared = few ? fmoe_ops_sort_shared(o, &a->sort) : 0,
+        .stream = stream,
     };
-    int r = few && l.blocks > 0 ? 0 : fmoe_ops_sort_launch(o, &a->sort);
+    int r = few && l.blocks > 0 ? 0 : fmoe_ops_sort_launch(o, &a->sort, stream);
 
     return r < 0 ? r : fmoe_ops_launch(o, &l, a, sizeof(*a));
 }
@@ -56,7 +58,8 @@ static int permute_on_gpu(const struct fmoe_ops *o, const struct fmoe_op_permute
                  .rows = n,
                  .bins = p->n_local,
                  .block = 1,
-                 .pad = (int32_t)n},
+                 .pad = (int32_t)n,
+                 .none = (int32_t)n},
         .row_of = p->inv_permuted_idx,
         .token = (int32_t)p->routes.tokens,
         .topk = p->routes.topk,
@@ -67,7 +70,7 @@ static int permute_on_gpu(const struct fmoe_ops *o, const struct fmoe_op_permute
     for (int i = 0; i < p->n_rows; i++)
         a.rows[i] = gpu_rows(&p->rows[i]);
     fmoe_ops_sort_prepare(&p->routes, p->workspace, &a.sort);
-    return launch_permute(o, &a);
+    return launch_permute(o, &a, p->stream);
 }
 
 /* ---- vLLM ---- */
@@ -101,6 +104,8 @@ static int permute_on_cpu(const struct fmoe_op_permute *p, struct fmoe_error *er
     for (int64_t i = 0; i < n; i++) {
         if (p->inv_permuted_idx[i] >= 0)
             p->permuted_idx[p->inv_permuted_idx[i]] = (int32_t)i;
+        else
+            p->inv_permuted_idx[i] = (int32_t)n;
     }
     return 0;
 }
@@ -113,10 +118,10 @@ int fmoe_op_permute(struct fmoe_ops *o, const struct fmoe_op_permute *p, struct 
         r = fmoe_fail(error, -EINVAL,
                       "n_rows %d, n_local %d: expected at most 2 tensors, and 1 to %d local experts",
                       p->n_rows, p->n_local, p->routes.experts);
+    for (int i = 0; r == 0 && i < p->n_rows; i++)
+        r = fmoe_ops_check_rows(p->routes.tokens, p->rows[i].bytes, error);
     if (r == 0)
-        r = check_rows(p->rows, p->n_rows, error);
-    if (r == 0)
-        r = fmoe_ops_begin(o, p->stream, error);
+        r = fmoe_ops_begin(o, error);
     if (r < 0)
         return r;
     return fmoe_ops_end(o, fmoe_ops_on_gpu(o) ? permute_on_gpu(o, p) : permute_on_cpu(p, error), error);
@@ -133,7 +138,7 @@ static int check_ep(const struct fmoe_op_permute_ep *p, struct fmoe_error *error
                          (long long)p->first, (long long)p->last, (long long)n);
     if (p->padded_mode && (p->first != 0 || p->routes.topk != 1 || p->probs))
         return fmoe_fail(error, -EINVAL, "padded_mode: expected no range, no probs and topk 1");
-    return check_rows(&p->rows, 1, error);
+    return fmoe_ops_check_rows(p->padded_mode ? p->last : p->routes.tokens, p->rows.bytes, error);
 }
 
 static int gather_on_gpu(const struct fmoe_ops *o, const struct fmoe_op_permute_ep *p)
@@ -148,7 +153,7 @@ static int gather_on_gpu(const struct fmoe_ops *o, const struct fmoe_op_permute_
     };
     int64_t warps = MF_MAX(p->last, 1) * ((a.rows.bytes / a.rows.unit + o->wave - 1) / o->wave);
     const struct fmoe_ops_launch l = {FMOE_OPS_PERMUTE, FMOE_OPS_PERMUTE_GATHER,
-                                      fmoe_ops_blocks(o, FMOE_OPS_PERMUTE, warps, RESIDENT), 0};
+                                      fmoe_ops_blocks(o, FMOE_OPS_PERMUTE, warps, RESIDENT), 0, p->stream};
 
     return fmoe_ops_launch(o, &l, &a, sizeof(a));
 }
@@ -156,7 +161,7 @@ static int gather_on_gpu(const struct fmoe_ops *o, const struct fmoe_op_permute_
 static int ep_on_gpu(const struct fmoe_ops *o, const struct fmoe_op_permute_ep *p)
 {
     struct mf_op_permute_args a = {
-        .sort = {.row_of = p->sorted_indices, .bins = p->routes.experts, .block = 1},
+        .sort = {.row_of = p->sorted_indices, .bins = p->routes.experts, .block = 1, .none = -1},
         .row_of = p->sorted_indices,
         .rows = {gpu_rows(&p->rows)},
         .probs = p->probs,
@@ -169,7 +174,7 @@ static int ep_on_gpu(const struct fmoe_ops *o, const struct fmoe_op_permute_ep *
     };
 
     fmoe_ops_sort_prepare(&p->routes, p->workspace, &a.sort);
-    return launch_permute(o, &a);
+    return launch_permute(o, &a, p->stream);
 }
 
 static int ep_on_cpu(const struct fmoe_op_permute_ep *p, struct fmoe_error *error)
@@ -200,7 +205,7 @@ int fmoe_op_permute_ep(struct fmoe_ops *o, const struct fmoe_op_permute_ep *p, s
     if (r == 0)
         r = check_ep(p, error);
     if (r == 0)
-        r = fmoe_ops_begin(o, p->stream, error);
+        r = fmoe_ops_begin(o, error);
     if (r < 0)
         return r;
     if (!fmoe_ops_on_gpu(o))
@@ -227,7 +232,7 @@ static int unpermute_on_gpu(const struct fmoe_ops *o, const struct fmoe_op_unper
     int64_t columns = (int64_t)o->wave * (a.by_eight ? 8 : 1);
     int64_t warps = u->tokens * ((u->width + columns - 1) / columns);
     const struct fmoe_ops_launch l = {FMOE_OPS_PERMUTE, FMOE_OPS_PERMUTE_BACK,
-                                      fmoe_ops_blocks(o, FMOE_OPS_PERMUTE, warps, RESIDENT), 0};
+                                      fmoe_ops_blocks(o, FMOE_OPS_PERMUTE, warps, RESIDENT), 0, u->stream};
 
     return fmoe_ops_launch(o, &l, &a, sizeof(a));
 }
@@ -260,7 +265,9 @@ int fmoe_op_unpermute(struct fmoe_ops *o, const struct fmoe_op_unpermute *u, str
                          "%lld tokens, topk %d, width %d, rows %lld to %lld: expected topk and width from 1, "
                          "fewer than 2^31 routes, and a range of rows",
                          (long long)u->tokens, u->topk, u->width, (long long)u->first, (long long)u->last);
-    r = fmoe_ops_begin(o, u->stream, error);
+    r = fmoe_ops_check_rows(u->tokens, (size_t)u->width * 2, error);
+    if (r == 0)
+        r = fmoe_ops_begin(o, error);
     if (r < 0)
         return r;
     return fmoe_ops_end(o, fmoe_ops_on_gpu(o) ? unpermute_on_gpu(o, u) : unpermute_on_cpu(u), error);
@@ -290,7 +297,7 @@ int fmoe_op_unpermute_padded(struct fmoe_ops *o, const struct fmoe_op_unpermute_
 
     if (fmoe_ops_on_gpu(o))
         return fmoe_fail(error, -ENOTSUP, "padded_mode: only the CPU can unpermute padded rows");
-    r = fmoe_ops_begin(o, u->stream, error);
+    r = fmoe_ops_begin(o, error);
     if (r < 0)
         return r;
     return fmoe_ops_end(o, padded_on_cpu(u, error), error);

@@ -41,8 +41,8 @@ static int make_map(const struct fmoe_ops *o, const struct fmoe_op_permute_map *
         .limit = p->drop_and_pad ? -1 : (int32_t)MF_MIN(p->num_out_tokens, (int64_t)INT32_MAX),
         .slices = slices_of(p->tokens),
     };
-    const struct fmoe_ops_launch count = {FMOE_OPS_MAP, FMOE_OPS_MAP_COUNT, a.slices, 0};
-    const struct fmoe_ops_launch place = {FMOE_OPS_MAP, FMOE_OPS_MAP_PLACE, a.slices, 0};
+    const struct fmoe_ops_launch count = {FMOE_OPS_MAP, FMOE_OPS_MAP_COUNT, a.slices, 0, p->stream};
+    const struct fmoe_ops_launch place = {FMOE_OPS_MAP, FMOE_OPS_MAP_PLACE, a.slices, 0, p->stream};
     int r = fmoe_ops_launch(o, &count, &a, sizeof(a));
 
     return r < 0 ? r : fmoe_ops_launch(o, &place, &a, sizeof(a));
@@ -64,7 +64,7 @@ static int gather_rows(const struct fmoe_ops *o, const struct fmoe_op_permute_ma
     };
     int64_t warps = p->max_rows * ((a.rows.bytes / a.rows.unit + o->wave - 1) / o->wave);
     const struct fmoe_ops_launch l = {FMOE_OPS_PERMUTE, FMOE_OPS_PERMUTE_GATHER,
-                                      fmoe_ops_blocks(o, FMOE_OPS_PERMUTE, warps, RESIDENT), 0};
+                                      fmoe_ops_blocks(o, FMOE_OPS_PERMUTE, warps, RESIDENT), 0, p->stream};
 
     return fmoe_ops_launch(o, &l, &a, sizeof(a));
 }
@@ -81,7 +81,7 @@ static int copy_rows(const struct fmoe_ops *o, const struct fmoe_op_permute_map 
     };
     int64_t warps = p->tokens * (((int64_t)p->rows.bytes + 511) / 512);
     const struct fmoe_ops_launch l = {FMOE_OPS_PERMUTE, FMOE_OPS_PERMUTE_ROWS,
-                                      fmoe_ops_blocks(o, FMOE_OPS_PERMUTE, warps, RESIDENT), 0};
+                                      fmoe_ops_blocks(o, FMOE_OPS_PERMUTE, warps, RESIDENT), 0, p->stream};
 
     return fmoe_ops_launch(o, &l, &a, sizeof(a));
 }
@@ -145,13 +145,11 @@ static int check_map(const struct fmoe_op_permute_map *p, struct fmoe_error *err
                          "num_out_tokens %lld: expected -1 or more; with drop_and_pad a multiple of the "
                          "number of experts, at most `tokens` per expert, and align 1",
                          (long long)p->num_out_tokens);
-    if (p->max_rows < 0 || p->max_rows > INT32_MAX || p->rows.bytes < 1 || p->rows.bytes > INT32_MAX ||
-        (p->drop_and_pad && p->max_rows != p->num_out_tokens))
+    if (p->max_rows < 0 || (p->drop_and_pad && p->max_rows != p->num_out_tokens))
         return fmoe_fail(error, -EINVAL,
-                         "max_rows %lld of %zu bytes: expected fewer than 2^31 of each; with drop_and_pad "
-                         "num_out_tokens rows",
-                         (long long)p->max_rows, p->rows.bytes);
-    return 0;
+                         "max_rows %lld: expected 0 or more; with drop_and_pad num_out_tokens rows",
+                         (long long)p->max_rows);
+    return fmoe_ops_check_rows(MF_MAX(p->max_rows, p->tokens), p->rows.bytes, error);
 }
 
 int fmoe_op_permute_map(struct fmoe_ops *o, const struct fmoe_op_permute_map *p, struct fmoe_error *error)
@@ -159,7 +157,7 @@ int fmoe_op_permute_map(struct fmoe_ops *o, const struct fmoe_op_permute_map *p,
     int r = check_map(p, error);
 
     if (r == 0)
-        r = fmoe_ops_begin(o, p->stream, error);
+        r = fmoe_ops_begin(o, error);
     if (r < 0)
         return r;
     return fmoe_ops_end(o, fmoe_ops_on_gpu(o) ? permute_on_gpu(o, p) : permute_on_cpu(p, error), error);

@@ -43,7 +43,7 @@ static inline bool fmoe_ops_on_gpu(const struct fmoe_ops *o)
 }
 
 /* Every call is between fmoe_ops_begin and, if that succeeded, fmoe_ops_end, which returns r. */
-int fmoe_ops_begin(struct fmoe_ops *o, void *stream, struct fmoe_error *error);
+int fmoe_ops_begin(struct fmoe_ops *o, struct fmoe_error *error);
 int fmoe_ops_end(struct fmoe_ops *o, int r, struct fmoe_error *error);
 
 /* Launches a kernel with `blocks` blocks and `shared` bytes of dynamic shared memory. */
@@ -51,6 +51,7 @@ struct fmoe_ops_launch {
     int module, function;
     int64_t blocks;
     size_t shared;
+    void *stream;
 };
 int fmoe_ops_launch(const struct fmoe_ops *o, const struct fmoe_ops_launch *l, const void *args,
                     size_t bytes);
@@ -64,10 +65,12 @@ int fmoe_ops_unit(const void *from, const void *to, size_t bytes);
 /* Checks tokens, topk, experts and the type of ids. */
 int fmoe_ops_check_routes(const struct fmoe_ops *o, const struct fmoe_op_routes *routes,
                           struct fmoe_error *error);
+/* Checks n rows of `bytes` bytes that are copied or added. */
+int fmoe_ops_check_rows(int64_t n, size_t bytes, struct fmoe_error *error);
 int fmoe_ops_cpu_threads(const struct fmoe_op_routes *routes);
 
 /* GPU: launches a sort. Sets the slices, the ids and the workspace; the caller has set the outputs. */
 struct mf_op_sort_args;
 void fmoe_ops_sort_prepare(const struct fmoe_op_routes *routes, void *workspace, struct mf_op_sort_args *a);
 size_t fmoe_ops_sort_shared(const struct fmoe_ops *o, const struct mf_op_sort_args *a);
-int fmoe_ops_sort_launch(const struct fmoe_ops *o, const struct mf_op_sort_args *a);
+int fmoe_ops_sort_launch(const struct fmoe_ops *o, const struct mf_op_sort_args *a, void *stream);

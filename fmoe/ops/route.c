@@ -31,8 +31,12 @@ static int route_on_gpu(const struct fmoe_ops *o, const struct fmoe_op_route *q)
         .wide = q->ids_type == FMOE_INT64,
     };
     size_t of_warp = (2 * (size_t)q->experts + (size_t)q->topk + GROUPS_MAX) * sizeof(float);
-    const struct fmoe_ops_launch l = {FMOE_OPS_ROUTE, 0, fmoe_ops_blocks(o, FMOE_OPS_ROUTE, q->tokens, 8),
-                                      of_warp * (size_t)(fmoe_ops_threads(FMOE_OPS_ROUTE) / o->wave)};
+    const struct fmoe_ops_launch l = {
+        .module = FMOE_OPS_ROUTE,
+        .blocks = fmoe_ops_blocks(o, FMOE_OPS_ROUTE, q->tokens, 8),
+        .shared = of_warp * (size_t)(fmoe_ops_threads(FMOE_OPS_ROUTE) / o->wave),
+        .stream = q->stream,
+    };
 
     return fmoe_ops_launch(o, &l, &a, sizeof(a));
 }
@@ -142,7 +146,7 @@ int fmoe_op_route(struct fmoe_ops *o, const struct fmoe_op_route *q, struct fmoe
     int r = check_route(o, q, error);
 
     if (r == 0)
-        r = fmoe_ops_begin(o, q->stream, error);
+        r = fmoe_ops_begin(o, error);
     if (r < 0)
         return r;
     return fmoe_ops_end(o, fmoe_ops_on_gpu(o) ? route_on_gpu(o, q) : route_on_cpu(q, error), error);

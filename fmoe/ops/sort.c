@@ -68,12 +68,13 @@ size_t fmoe_ops_sort_shared(const struct fmoe_ops *o, const struct mf_op_sort_ar
     return ((size_t)a->experts + (size_t)a->bins * (warps + 3) + warps) * sizeof(int32_t);
 }
 
-int fmoe_ops_sort_launch(const struct fmoe_ops *o, const struct mf_op_sort_args *a)
+int fmoe_ops_sort_launch(const struct fmoe_ops *o, const struct mf_op_sort_args *a, void *stream)
 {
     int64_t zeroing = (a->zeroed_bytes + MF_OP_ZERO_BYTES - 1) / MF_OP_ZERO_BYTES;
     size_t shared = fmoe_ops_sort_shared(o, a);
-    const struct fmoe_ops_launch count = {FMOE_OPS_SORT, FMOE_OPS_SORT_COUNT, a->slices, shared};
-    const struct fmoe_ops_launch sort = {FMOE_OPS_SORT, FMOE_OPS_SORT_ALL, a->slices + zeroing, shared};
+    const struct fmoe_ops_launch count = {FMOE_OPS_SORT, FMOE_OPS_SORT_COUNT, a->slices, shared, stream};
+    const struct fmoe_ops_launch sort = {FMOE_OPS_SORT, FMOE_OPS_SORT_ALL, a->slices + zeroing, shared,
+                                         stream};
     int r = a->slices > 1 ? fmoe_ops_launch(o, &count, a, sizeof(*a)) : 0;
 
     return r < 0 ? r : fmoe_ops_launch(o, &sort, a, sizeof(*a));
@@ -115,7 +116,7 @@ static int align_on_gpu(const struct fmoe_ops *o, const struct fmoe_op_align *a)
     };
 
     fmoe_ops_sort_prepare(&a->routes, a->workspace, &args);
-    return fmoe_ops_sort_launch(o, &args);
+    return fmoe_ops_sort_launch(o, &args, a->stream);
 }
 
 static int align_on_cpu(const struct fmoe_op_align *a, struct fmoe_error *error)
@@ -152,7 +153,7 @@ int fmoe_op_align(struct fmoe_ops *o, const struct fmoe_op_align *a, struct fmoe
     if (r == 0)
         r = check_align(a, error);
     if (r == 0)
-        r = fmoe_ops_begin(o, a->stream, error);
+        r = fmoe_ops_begin(o, error);
     if (r < 0)
         return r;
     return fmoe_ops_end(o, fmoe_ops_on_gpu(o) ? align_on_gpu(o, a) : align_on_cpu(a, error), error);
@@ -202,7 +203,7 @@ static int sort_on_gpu(const struct fmoe_ops *o, const struct fmoe_op_moe_sort *
     };
 
     fmoe_ops_sort_prepare(&s->routes, s->workspace, &args);
-    return fmoe_ops_sort_launch(o, &args);
+    return fmoe_ops_sort_launch(o, &args, s->stream);
 }
 
 static int sort_on_cpu(const struct fmoe_op_moe_sort *s, struct fmoe_error *error)
@@ -245,7 +246,7 @@ int fmoe_op_moe_sort(struct fmoe_ops *o, const struct fmoe_op_moe_sort *s, struc
     if (r == 0)
         r = check_moe_sort(s, error);
     if (r == 0)
-        r = fmoe_ops_begin(o, s->stream, error);
+        r = fmoe_ops_begin(o, error);
     if (r < 0)
         return r;
     return fmoe_ops_end(o, fmoe_ops_on_gpu(o) ? sort_on_gpu(o, s) : sort_on_cpu(s, error), error);

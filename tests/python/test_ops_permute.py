@@ -124,7 +124,7 @@ class Vllm(unittest.TestCase):
         self.assertTrue(torch.equal(rows[:used], x[order // topk]))
         assert own is not None
         self.assertTrue(torch.equal(own[:used], scales[order // topk]))
-        expected = torch.full_like(flat, -1)
+        expected = torch.full_like(flat, flat.numel())
         expected[order] = torch.arange(used, device=DEVICE)
         self.assertEqual(inverse.tolist(), expected.tolist())
         out = torch.empty_like(x)

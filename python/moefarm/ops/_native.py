@@ -1,6 +1,7 @@
 """Calls the operators of libfmoe (fmoe/fmoe_ops.h) on torch tensors, and registers operators with torch."""
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 import weakref
@@ -10,7 +11,7 @@ import torch
 from ctypes import c_char_p, c_float, c_int32, c_int64, c_size_t, c_void_p
 
 from moefarm import _library
-from moefarm._handle import _cpu_lock, library_device
+from moefarm._handle import _cpu_lock, guard, library_device
 from moefarm._library import Error
 
 EXPERTS_MAX = 1024  # largest number of experts that a GPU sorts
@@ -163,10 +164,11 @@ class Operators:
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.library = device, library()
-        self.lock = _cpu_lock if device.type == "cpu" else threading.Lock()
+        self.lock: Any = _cpu_lock if device.type == "cpu" else contextlib.nullcontext()
         error, pointer = _library.ErrorText(), c_void_p()
-        result = self.library.fmoe_ops_open(library_device(device).encode(), ctypes.byref(error),
-                                            ctypes.byref(pointer))
+        with guard(device):
+            result = self.library.fmoe_ops_open(library_device(device).encode(), ctypes.byref(error),
+                                                ctypes.byref(pointer))
         _library.check(result, error)
         self.pointer = pointer
         weakref.finalize(self, self.library.fmoe_ops_close, pointer).atexit = False
@@ -177,7 +179,7 @@ class Operators:
         if self.device.type == "cuda":
             arguments.stream = torch._C._cuda_getCurrentRawStream(self.device.index)
         function = getattr(self.library, f"fmoe_op_{name}")
-        with self.lock:
+        with self.lock, guard(self.device):
             result = function(self.pointer, ctypes.byref(arguments), ctypes.byref(error))
         _library.check(result, error)
 

@@ -70,9 +70,9 @@ def moe_permute(hidden_states: torch.Tensor, a1q_scale: Optional[torch.Tensor], 
     local expert, -1 for remote ones.
 
     Returns permuted_hidden_states [T * K, H], the permuted scales, expert_first_token_offset int64
-    [n_local_expert + 1], inv_permuted_idx int32 [T * K] (row of each route, -1 without a row) and
-    permuted_idx int32 [T * K] (flat index of each row's route; T * K beyond the rows in use, which are not
-    written)."""
+    [n_local_expert + 1], inv_permuted_idx int32 [T * K] (row of each route; T * K without a row, where
+    vLLM has other numbers beyond the rows in use) and permuted_idx int32 [T * K] (flat index of each row's
+    route; T * K beyond the rows in use, which are not written)."""
     by_row = a1q_scale is not None and a1q_scale.dim() > 1
     n_local_expert = n_expert if n_local_expert == -1 else n_local_expert
     out = _moe_permute_op(hidden_states, a1q_scale if by_row else None, topk_ids, n_expert, n_local_expert,
@@ -115,7 +115,8 @@ _unpermute_rows_op = _native.register(
 
 def _moe_unpermute(out: torch.Tensor, permuted: torch.Tensor, topk_weights: torch.Tensor,
                    inv_permuted_idx: torch.Tensor) -> None:
-    _add_rows(permuted, inv_permuted_idx.view(topk_weights.shape), topk_weights, 0, permuted.shape[0], out)
+    rows = min(permuted.shape[0], topk_weights.numel())
+    _add_rows(permuted, inv_permuted_idx.view(topk_weights.shape), topk_weights, 0, rows, out)
 
 
 def _moe_unpermute_fake(out: torch.Tensor, permuted: torch.Tensor, topk_weights: torch.Tensor,
@@ -135,7 +136,7 @@ def moe_unpermute(out: torch.Tensor, permuted_hidden_states: torch.Tensor, topk_
     of vLLM's function of the same name.
 
     permuted_hidden_states: bfloat16 [P, H]; topk_weights: float32 [T, K]; inv_permuted_idx: int32 [T * K];
-    expert_first_token_offset is not needed. Sums in float32, in slot order. Routes without a row (-1) are
+    expert_first_token_offset is not needed. Sums in float32, in slot order. Routes without a row are
     skipped."""
     _moe_unpermute_op(out, permuted_hidden_states, topk_weights, inv_permuted_idx)
 

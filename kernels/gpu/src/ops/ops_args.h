@@ -28,7 +28,7 @@ struct mf_op_sort_args {
     float *sorted_weights;
     mf_i32 *block_experts; /* name of each block's bin; -1 in the tail, unless `packed` */
     mf_i32 *num_rows;      /* [1]: rows in use; [2] if `packed`: and the tokens in use */
-    mf_i32 *row_of;        /* [token, topk]: row of each route, or -1 */
+    mf_i32 *row_of;        /* [token, topk]: row of each route, or `none` */
     mf_i32 *valid;         /* [token, topk]: flat index of each route that has a row, else -1 */
     long long *first_row;  /* [bins + 1]: first row of each bin, then the rows in use */
     void *zeroed;          /* memory to zero in the same launch; multiple of 16 bytes */
@@ -36,8 +36,8 @@ struct mf_op_sort_args {
     long long rows; /* size of sorted_ids: the tail is filled unless `packed` */
     mf_i32 token, topk;
     mf_i32 first, experts, bins; /* valid ids are in [first, first + experts) */
-    mf_i32 block, pad;
-    mf_i32 slices, wide, packed; /* wide: ids are int64; packed: AITER's format of sorted_ids */
+    mf_i32 block, pad, none;
+    mf_i32 slices, wide, packed, unused; /* wide: ids are int64; packed: AITER's format of sorted_ids */
 };
 
 /* Rows to copy: `bytes` per row, moved in units of `unit` bytes (16, 4 or 1). */

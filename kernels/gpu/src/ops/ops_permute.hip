@@ -7,7 +7,7 @@
  *   mf_op_unpermute     adds the rows of each token in fp32, in slot order, and rounds once to bf16
  *
  * A warp moves a piece of one token's row. It first compacts the token's rows that are in range into a list
- * in shared memory, because a routing map has many routes without a row. */
+ * in shared memory, because a routing map has many routes without a row. Pieces are numbered with 32 bits. */
 #include "dialect.h"
 #include "ops_sort.h"
 
@@ -49,50 +49,82 @@ MF_DEVICE i64 global_warps()
 
 /* ---- permute ---- */
 
-/* Units of N elements of type UNIT per lane. */
+/* N units of a token's row per lane, a warp's width apart. */
+template <class UNIT, int N> struct piece {
+    UNIT v[N];
+};
+/* Starts loading piece number `at` of all tokens' pieces. */
 template <class UNIT, int N>
-MF_DEVICE void permute_pieces(const mf_op_permute_args &a, const mf_op_rows &r, const i32 *row_of,
-                              row_list &list)
+MF_DEVICE void load_piece(const mf_op_permute_args &a, const mf_op_rows &r, i64 at, piece<UNIT, N> &p)
 {
     const i32 units = r.bytes / (i32)sizeof(UNIT), pieces = MF_CEIL(units, N * MF_WAVE);
-    for (i64 at = global_warp(); at < (i64)a.token * pieces; at += global_warps()) {
-        const i64 t = at / pieces;
-        const i32 first = (i32)(at - t * pieces) * N * MF_WAVE + (i32)threadIdx.x % MF_WAVE;
-        UNIT v[N];
-        MF_UNROLL
-        for (int i = 0; i < N; i++) {
-            if (first + i * MF_WAVE < units)
-                v[i] = ((const UNIT *)r.from)[t * units + first + i * MF_WAVE];
-        }
-        for (i32 j = 0; j < a.topk; j += MF_WAVE) {
-            const i32 n = list_rows(list, row_of + t * a.topk, nullptr, j, a.topk, a.first, a.last);
-            for (i32 s = 0; s < n; s++) {
-                UNIT *to = (UNIT *)r.to + (i64)list.row[s] * units + first;
-                MF_UNROLL
-                for (int i = 0; i < N; i++) {
-                    if (first + i * MF_WAVE < units)
-                        to[i * MF_WAVE] = v[i];
-                }
+    const i32 t = (i32)((u32)at / (u32)pieces);
+    const i32 first = ((i32)at - t * pieces) * N * MF_WAVE + (i32)threadIdx.x % MF_WAVE;
+    MF_UNROLL
+    for (int i = 0; i < N; i++) {
+        if (t < a.token && first + i * MF_WAVE < units)
+            p.v[i] = ((const UNIT *)r.from)[(i64)t * units + first + i * MF_WAVE];
+    }
+}
+/* Writes a piece to all places of its token. All lanes of the warp must call it. */
+template <class UNIT, int N>
+MF_DEVICE void write_piece(const mf_op_permute_args &a, const mf_op_rows &r, i64 at, const i32 *row_of,
+                           row_list &list, const piece<UNIT, N> &p)
+{
+    const i32 units = r.bytes / (i32)sizeof(UNIT), pieces = MF_CEIL(units, N * MF_WAVE);
+    const i32 t = (i32)((u32)at / (u32)pieces);
+    const i32 first = ((i32)at - t * pieces) * N * MF_WAVE + (i32)threadIdx.x % MF_WAVE;
+    for (i32 j = 0; j < a.topk; j += MF_WAVE) {
+        const i32 n = list_rows(list, row_of + (i64)t * a.topk, nullptr, j, a.topk, a.first, a.last);
+        for (i32 s = 0; s < n; s++) {
+            UNIT *to = (UNIT *)r.to + (i64)list.row[s] * units + first;
+            MF_UNROLL
+            for (int i = 0; i < N; i++) {
+                if (first + i * MF_WAVE < units)
+                    to[i * MF_WAVE] = p.v[i];
             }
         }
     }
+}
+/* Moves all pieces of this warp. `p` is its first piece; each next piece is loaded before a piece is written.
+ */
+template <class UNIT, int N>
+MF_DEVICE void permute_pieces(const mf_op_permute_args &a, const mf_op_rows &r, const i32 *row_of,
+                              row_list &list, piece<UNIT, N> &p)
+{
+    const i64 n = (i64)a.token * MF_CEIL(r.bytes / (i32)sizeof(UNIT), N * MF_WAVE);
+    for (i64 at = global_warp(); at < n; at += global_warps()) {
+        piece<UNIT, N> next;
+        load_piece(a, r, at + global_warps(), next);
+        write_piece(a, r, at, row_of, list, p);
+        p = next;
+    }
+}
+template <class UNIT, int N>
+MF_DEVICE void permute_from_start(const mf_op_permute_args &a, const mf_op_rows &r, const i32 *row_of,
+                                  row_list &list)
+{
+    piece<UNIT, N> first;
+    load_piece(a, r, global_warp(), first);
+    permute_pieces(a, r, row_of, list, first);
 }
 MF_DEVICE void permute_rows(const mf_op_permute_args &a, const mf_op_rows &r, const i32 *row_of,
                             row_list &list)
 {
     /* longer pieces need fewer lists; with few tokens, short pieces use more warps */
     if (r.unit == 16 && (i64)a.token * MF_CEIL(r.bytes / 16, 4 * MF_WAVE) >= 2 * global_warps())
-        permute_pieces<mf_16b, 4>(a, r, row_of, list);
+        permute_from_start<mf_16b, 4>(a, r, row_of, list);
     else if (r.unit == 16)
-        permute_pieces<mf_16b, 1>(a, r, row_of, list);
+        permute_from_start<mf_16b, 1>(a, r, row_of, list);
     else if (r.unit == 4)
-        permute_pieces<u32, 1>(a, r, row_of, list);
+        permute_from_start<u32, 1>(a, r, row_of, list);
     else
-        permute_pieces<u8, 1>(a, r, row_of, list);
+        permute_from_start<u8, 1>(a, r, row_of, list);
 }
-MF_DEVICE void permute_all(const mf_op_permute_args &a, const i32 *row_of, row_list &list)
+/* Copies the tensors from number `from` on, and the probabilities. */
+MF_DEVICE void permute_all(const mf_op_permute_args &a, i32 from, const i32 *row_of, row_list &list)
 {
-    for (i32 i = 0; i < a.n_rows; i++)
+    for (i32 i = from; i < a.n_rows; i++)
         permute_rows(a, a.rows[i], row_of, list);
     const i64 thread = (i64)blockIdx.x * MF_THREADS + threadIdx.x;
     for (i64 i = thread; a.out_probs && i < (i64)a.token * a.topk; i += (i64)gridDim.x * MF_THREADS) {
@@ -105,7 +137,7 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, BLOCKS) mf_op_permute(const mf_
 {
     __shared__ row_list list[WAVES];
     mf_begin();
-    permute_all(a, a.row_of, list[threadIdx.x / MF_WAVE]);
+    permute_all(a, 0, a.row_of, list[threadIdx.x / MF_WAVE]);
 }
 
 extern "C" __global__ void MF_BOUNDS(MF_THREADS, 1) mf_op_sort_permute(const mf_op_permute_args a)
@@ -113,10 +145,16 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, 1) mf_op_sort_permute(const mf_
     extern __shared__ i32 lds[];
     __shared__ row_list list[WAVES];
     __shared__ i32 row_of[MF_OP_SLICE_IDS];
+    const bool early = a.n_rows > 0 && a.rows[0].unit == 16;
+    piece<mf_16b, 1> first;
     mf_begin();
+    if (early)
+        load_piece(a, a.rows[0], global_warp(), first);
     sort_ids(a.sort, lds, sort_part{0, 1, blockIdx.x == 0, row_of});
     __syncthreads();
-    permute_all(a, row_of, list[threadIdx.x / MF_WAVE]);
+    if (early)
+        permute_pieces(a, a.rows[0], row_of, list[threadIdx.x / MF_WAVE], first);
+    permute_all(a, early, row_of, list[threadIdx.x / MF_WAVE]);
 }
 
 /* ---- gather ---- */
@@ -129,7 +167,7 @@ template <class UNIT> MF_DEVICE void gather(const mf_op_gather_args &a)
 {
     const i32 units = a.rows.bytes / (i32)sizeof(UNIT), pieces = MF_CEIL(units, MF_WAVE);
     for (i64 at = global_warp(); at < a.n * pieces; at += global_warps()) {
-        const i64 row = at / pieces, column = (at - row * pieces) * MF_WAVE + threadIdx.x % MF_WAVE;
+        const i64 row = (u32)at / (u32)pieces, column = (at - row * pieces) * MF_WAVE + threadIdx.x % MF_WAVE;
         const i64 from = index_at(a, row);
         if (column >= units || (from >= 0 && a.only_zeros))
             continue;
@@ -188,7 +226,7 @@ MF_DEVICE void unpermute_chunks(const mf_op_unpermute_args &a, row_list &list)
 {
     const i32 chunks = a.width / 8, pieces = MF_CEIL(chunks, MF_WAVE);
     for (i64 at = global_warp(); at < (i64)a.token * pieces; at += global_warps()) {
-        const i64 t = at / pieces, route = t * a.topk;
+        const i64 t = (u32)at / (u32)pieces, route = t * a.topk;
         const i32 column = (i32)(at - t * pieces) * MF_WAVE + (i32)threadIdx.x % MF_WAVE;
         eight sum = {{0, 0, 0, 0, 0, 0, 0, 0}};
         for (i32 j = 0; j < a.topk; j += MF_WAVE) {
@@ -208,7 +246,7 @@ MF_DEVICE void unpermute_elements(const mf_op_unpermute_args &a, row_list &list)
 {
     const i32 pieces = MF_CEIL(a.width, MF_WAVE);
     for (i64 at = global_warp(); at < (i64)a.token * pieces; at += global_warps()) {
-        const i64 t = at / pieces, route = t * a.topk;
+        const i64 t = (u32)at / (u32)pieces, route = t * a.topk;
         const i32 column = (i32)(at - t * pieces) * MF_WAVE + (i32)threadIdx.x % MF_WAVE;
         float sum = 0;
         for (i32 j = 0; j < a.topk; j += MF_WAVE) {

@@ -61,27 +61,41 @@ MF_DEVICE i32 ids_in_use(const mf_op_sort_args &a)
     return (a.n_local ? MF_MAX(MF_MIN(*a.n_local, a.token), 0) : a.token) * a.topk;
 }
 
-/* Returns the bin of id number i, or a.bins if the id has none. */
-MF_DEVICE u32 bin_at(const mf_op_sort_args &a, const sort_room &r, i32 i, i32 end)
+/* Ids of one lane, a warp's width apart: the number of the expert, or -1 for an id that is not valid. */
+struct id_batch {
+    i32 expert[IDS_HELD];
+};
+/* The ids that a warp counts. */
+struct warp_run {
+    i32 from, to, end; /* end: number of ids in use */
+};
+MF_DEVICE id_batch load_batch(const mf_op_sort_args &a, const warp_run &w, i32 first)
 {
-    if (i >= end)
-        return (u32)a.bins;
-    const i64 id = (a.wide ? ((const i64 *)a.ids)[i] : ((const i32 *)a.ids)[i]) - (i64)a.first;
-    return id < 0 || id >= a.experts ? (u32)a.bins : MF_MIN((u32)r.bin_of[id], (u32)a.bins);
+    id_batch t;
+    MF_UNROLL
+    for (int c = 0; c < IDS_HELD; c++) {
+        const i32 i = first + c * MF_WAVE + (i32)threadIdx.x % MF_WAVE;
+        i64 id = -1;
+        if (i < MF_MIN(w.to, w.end))
+            id = (a.wide ? ((const i64 *)a.ids)[i] : ((const i32 *)a.ids)[i]) - (i64)a.first;
+        t.expert[c] = id < 0 || id >= a.experts ? -1 : (i32)id;
+    }
+    return t;
 }
 
-/* Ids of one lane, a warp's width apart. */
+/* The bins of a batch. An id without a bin has a.bins. */
 struct id_run {
     u32 bin[IDS_HELD];
     i32 rank[IDS_HELD]; /* number of ids of the same bin that the warp has counted before */
 };
-MF_DEVICE void count_run(const mf_op_sort_args &a, const sort_room &r, i32 first, i32 to, i32 end, id_run &t)
+MF_DEVICE void count_run(const mf_op_sort_args &a, const sort_room &r, i32 first, i32 to, const id_batch &ids,
+                         id_run &t)
 {
     const i32 lane = threadIdx.x % MF_WAVE;
     i32 *count = r.count + threadIdx.x / MF_WAVE * a.bins;
     MF_UNROLL
     for (int c = 0; c < IDS_HELD; c++)
-        t.bin[c] = first + c * MF_WAVE + lane < to ? bin_at(a, r, first + c * MF_WAVE + lane, end) : a.bins;
+        t.bin[c] = MF_MIN(ids.expert[c] < 0 ? 0xffffffffu : (u32)r.bin_of[ids.expert[c]], (u32)a.bins);
     MF_UNROLL
     for (int c = 0; c < IDS_HELD; c++) {
         if (first + c * MF_WAVE >= to)
@@ -97,10 +111,6 @@ MF_DEVICE void count_run(const mf_op_sort_args &a, const sort_room &r, i32 first
     }
 }
 
-/* The ids that a warp counts. */
-struct warp_run {
-    i32 from, to, end; /* end: number of ids in use */
-};
 MF_DEVICE warp_run run_of(const mf_op_sort_args &a, i32 slice, i32 slices)
 {
     const i32 n = a.token * a.topk, runs = slices * WAVES, wave = threadIdx.x / MF_WAVE;
@@ -111,10 +121,13 @@ MF_DEVICE warp_run run_of(const mf_op_sort_args &a, i32 slice, i32 slices)
     w.end = ids_in_use(a);
     return w;
 }
-MF_DEVICE void count_ids(const mf_op_sort_args &a, const sort_room &r, const warp_run &w, id_run &t)
+/* `ids` is the first batch of the run, whose loads started earlier. */
+MF_DEVICE void count_ids(const mf_op_sort_args &a, const sort_room &r, const warp_run &w, const id_batch &ids,
+                         id_run &t)
 {
-    for (i32 first = w.from; first < w.to; first += IDS_HELD * MF_WAVE)
-        count_run(a, r, first, w.to, w.end, t);
+    count_run(a, r, w.from, w.to, ids, t);
+    for (i32 first = w.from + IDS_HELD * MF_WAVE; first < w.to; first += IDS_HELD * MF_WAVE)
+        count_run(a, r, first, w.to, load_batch(a, w, first), t);
 }
 
 /* Replaces each warp's counts by the counts of lower warps. total[b] becomes the number of the block's ids.
@@ -212,7 +225,7 @@ MF_DEVICE void write_id(const mf_op_sort_args &a, const sort_part &p, i32 i, i32
     if (!p.writes)
         return;
     if (a.row_of)
-        a.row_of[i] = row;
+        a.row_of[i] = row < 0 ? a.none : row;
     if (a.valid)
         a.valid[i] = row < 0 ? -1 : i;
     if (row < 0)
@@ -244,7 +257,7 @@ MF_DEVICE void write_ids(const mf_op_sort_args &a, const sort_room &r, const sor
     }
     for (i32 first = w.from; first < w.to; first += IDS_HELD * MF_WAVE) {
         id_run t;
-        count_run(a, r, first, w.to, w.end, t);
+        count_run(a, r, first, w.to, load_batch(a, w, first), t);
         write_run(a, r, p, first, w.to, nullptr, t);
     }
 }
@@ -254,9 +267,10 @@ MF_DEVICE void sort_ids(const mf_op_sort_args &a, i32 *lds, const sort_part &p)
 {
     const sort_room r = make_room(a, lds);
     const warp_run w = run_of(a, p.slice, p.slices);
+    const id_batch ids = load_batch(a, w, w.from);
     id_run held;
     prepare_bins(a, r);
-    count_ids(a, r, w, held);
+    count_ids(a, r, w, ids, held);
     __syncthreads();
     scan_warps(a, r);
     scan_slices(a, r, p);

@@ -10,8 +10,10 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_op_sort_count(const 
     const sort_room r = make_room(a, lds);
     id_run t;
     mf_begin();
+    const warp_run w = run_of(a, blockIdx.x, a.slices);
+    const id_batch ids = load_batch(a, w, w.from);
     prepare_bins(a, r);
-    count_ids(a, r, run_of(a, blockIdx.x, a.slices), t);
+    count_ids(a, r, w, ids, t);
     __syncthreads();
     scan_warps(a, r);
     for (i32 b = threadIdx.x; b < a.bins; b += MF_THREADS)
