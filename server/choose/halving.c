@@ -4,6 +4,7 @@
 #include "common/base/text.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,7 @@
 #define SURVIVORS     8
 #define SURVIVORS_MIN 3
 /* points at most this many steps from a survivor are next to it */
-#define NEAR_STEPS 2
+#define NEAR_FACTOR 2
 
 size_t mf_halving_max(size_t n)
 {
@@ -114,16 +115,34 @@ static int take_spread(struct selection *s, size_t n)
 
 /* ---- later rounds ---- */
 
-static bool is_near(const struct mf_points *p, const size_t *survivors, size_t n, size_t point)
+/* One of the fastest points. */
+struct survivor {
+    size_t point;
+    int reach; /* points at most this many steps away are next to it */
+};
+
+/* Returns the steps to the nearest other point: 2 if each parameter occurs twice in the names. */
+static int nearest_steps(const struct mf_points *p, size_t point)
+{
+    int least = INT16_MAX;
+    for (size_t i = 0; i < p->n; i++) {
+        int steps = mf_points_steps(p, i, point);
+        if (steps > 0 && steps < least)
+            least = steps;
+    }
+    return least;
+}
+
+static bool is_near(const struct mf_points *p, const struct survivor *survivors, size_t n, size_t point)
 {
     size_t i = 0;
-    while (i < n && mf_points_steps(p, survivors[i], point) > NEAR_STEPS)
+    while (i < n && mf_points_steps(p, survivors[i].point, point) > survivors[i].reach)
         i++;
     return i < n;
 }
 
 /* Returns the fastest measured point that is not near a survivor, or the number of points. */
-static size_t next_survivor(const struct mf_halving *h, const size_t *survivors, size_t n)
+static size_t next_survivor(const struct mf_halving *h, const struct survivor *survivors, size_t n)
 {
     size_t best = h->points->n;
     for (size_t i = 0; i < h->points->n; i++) {
@@ -134,25 +153,26 @@ static size_t next_survivor(const struct mf_halving *h, const size_t *survivors,
     return best;
 }
 
-static size_t pick_survivors(const struct mf_halving *h, size_t max, size_t ret[SURVIVORS])
+static size_t pick_survivors(const struct mf_halving *h, size_t max, struct survivor ret[SURVIVORS])
 {
     size_t n = 0;
     for (; n < max; n++) {
-        ret[n] = next_survivor(h, ret, n);
-        if (ret[n] == h->points->n)
+        size_t point = next_survivor(h, ret, n);
+        if (point == h->points->n)
             break;
+        ret[n] = (struct survivor){point, NEAR_FACTOR * nearest_steps(h->points, point)};
     }
     return n;
 }
 
-/* Takes the untaken point nearest to the survivor, at most NEAR_STEPS away. Returns false if none is. */
-static bool take_nearest(struct selection *s, size_t survivor)
+/* Takes the untaken point nearest to the survivor. Returns false if there is none next to it. */
+static bool take_nearest(struct selection *s, const struct survivor *of)
 {
     const struct mf_points *p = s->h->points;
     size_t best = p->n;
-    int best_steps = NEAR_STEPS + 1;
+    int best_steps = of->reach + 1;
     for (size_t i = 0; i < p->n; i++) {
-        int steps = s->taken[i] ? INT16_MAX : mf_points_steps(p, i, survivor);
+        int steps = s->taken[i] ? INT_MAX : mf_points_steps(p, i, of->point);
         bool ties = best < p->n && steps == best_steps;
         if (steps < best_steps || (ties && order_of(s, i) < order_of(s, best))) {
             best = i;
@@ -167,22 +187,21 @@ static bool take_nearest(struct selection *s, size_t survivor)
 /* Takes points next to the survivors, in turn. */
 static void take_near(struct selection *s, size_t n_survivors)
 {
-    size_t survivors[SURVIVORS];
+    struct survivor survivors[SURVIVORS];
     size_t n = pick_survivors(s->h, n_survivors, survivors);
     for (bool more = true; more && s->n < s->limit;) {
         more = false;
         for (size_t i = 0; i < n && s->n < s->limit; i++)
-            more |= take_nearest(s, survivors[i]);
+            more |= take_nearest(s, &survivors[i]);
     }
 }
 
-static int later_round(struct selection *s, size_t n_measured, size_t n_first)
+static void later_round(struct selection *s, size_t n_measured, size_t n_first)
 {
     size_t n_points = s->h->points->n, n_round = bounded(n_points / ROUND_SHARE, ROUND_MIN, ROUND_MAX);
     size_t rounds = (n_measured - n_first) / n_round;
     s->limit = MF_MIN(s->limit, n_round);
     take_near(s, MF_MAX((size_t)SURVIVORS >> MF_MIN(rounds, (size_t)8), (size_t)SURVIVORS_MIN));
-    return 0;
 }
 
 int mf_halving_next(const struct mf_halving *h, size_t limit, size_t *ret, size_t *ret_n)
@@ -201,9 +220,11 @@ int mf_halving_next(const struct mf_halving *h, size_t limit, size_t *ret, size_
         n_first = MF_MAX(n_first / 2, n_hinted);
     if (n < MF_HALVING_LEAST)
         n_first = n;
-    int r = n_measured + s.n < n_first ? take_spread(&s, n_first - n_measured - s.n)
-            : n_measured >= n_first    ? later_round(&s, n_measured, n_first)
-                                       : 0;
+    int r = 0;
+    if (n_measured >= n_first)
+        later_round(&s, n_measured, n_first);
+    else if (n_measured + s.n < n_first)
+        r = take_spread(&s, n_first - n_measured - s.n);
     *ret_n = s.n;
     return r;
 }

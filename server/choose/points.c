@@ -85,34 +85,39 @@ static void read_name(struct reading *o, size_t i, const char *name)
     }
 }
 
-static int compare(const void *va, const void *vb)
+/* Finds the position of a value among sorted values, or the position to insert it. */
+static int find_value(const int64_t *values, int n, int64_t value)
 {
-    const int64_t *a = va, *b = vb;
-    return (*a > *b) - (*a < *b);
+    int low = 0;
+    while (low < n) {
+        int middle = low + (n - low) / 2;
+        if (values[middle] < value)
+            low = middle + 1;
+        else
+            n = middle;
+    }
+    return low;
 }
 
 /* Lists the values of a dimension in ascending order, each once. Returns their number. */
 static int list_values(const struct reading *o, size_t n, int d, int64_t *ret)
 {
     int n_values = 0;
-    size_t n_all = 0;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n && n_values < LEVELS_MAX; i++) {
         int64_t value = o->values[i * MF_POINTS_DIMENSIONS_MAX + (size_t)d];
-        if (value != MF_POINTS_ABSENT)
-            ret[n_all++] = value;
-    }
-    qsort(ret, n_all, sizeof(*ret), compare);
-    for (size_t i = 0; i < n_all; i++) {
-        if ((n_values == 0 || ret[i] != ret[n_values - 1]) && n_values < LEVELS_MAX)
-            ret[n_values++] = ret[i];
+        int at = find_value(ret, n_values, value);
+        if (value == MF_POINTS_ABSENT || (at < n_values && ret[at] == value))
+            continue;
+        memmove(ret + at + 1, ret + at, (size_t)(n_values++ - at) * sizeof(*ret));
+        ret[at] = value;
     }
     return n_values;
 }
 
 static int level_of(const int64_t *values, int n_values, int64_t value)
 {
-    const int64_t *found = bsearch(&value, values, (size_t)n_values, sizeof(*values), compare);
-    return found ? (int)(found - values) : MF_POINTS_ABSENT;
+    int at = find_value(values, n_values, value);
+    return at < n_values && values[at] == value ? at : MF_POINTS_ABSENT;
 }
 
 /* True if all names have the parameter with the same value. */
@@ -133,10 +138,11 @@ static void set_levels(const struct reading *o, int64_t *values, struct mf_point
             kept[p->n_dimensions++] = d;
     }
     for (int k = 0; k < p->n_dimensions; k++) {
-        p->n_levels[k] = list_values(o, p->n, kept[k], values);
+        int n_values = list_values(o, p->n, kept[k], values);
+        p->scale[k] = 1.0 / MF_MAX(n_values - 1, 1);
         for (size_t i = 0; i < p->n; i++)
             p->levels[i * (size_t)p->n_dimensions + (size_t)k] = (int16_t)level_of(
-                values, p->n_levels[k], o->values[i * MF_POINTS_DIMENSIONS_MAX + (size_t)kept[k]]);
+                values, n_values, o->values[i * MF_POINTS_DIMENSIONS_MAX + (size_t)kept[k]]);
     }
 }
 
@@ -182,6 +188,6 @@ double mf_points_distance(const struct mf_points *p, size_t a, size_t b)
     const int16_t *x = p->levels + a * (size_t)p->n_dimensions, *y = p->levels + b * (size_t)p->n_dimensions;
     double distance = 0;
     for (int d = 0; d < p->n_dimensions; d++)
-        distance += (double)level_steps(x + d, y + d) / MF_MAX(p->n_levels[d] - 1, 1);
+        distance += level_steps(x + d, y + d) * p->scale[d];
     return distance;
 }

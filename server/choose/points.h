@@ -15,7 +15,7 @@
 struct mf_points {
     size_t n;
     int n_dimensions;                       /* only those in which the points differ */
-    int n_levels[MF_POINTS_DIMENSIONS_MAX]; /* number of values of each dimension */
+    double scale[MF_POINTS_DIMENSIONS_MAX]; /* 1 / (number of values of the dimension - 1) */
     int16_t levels[];                       /* n * n_dimensions */
 };
 
