@@ -9,6 +9,7 @@
 #include "common/base/json.h"
 #include "common/base/text.h"
 #include "common/moe/production_lookup.h"
+#include "common/table/aiter_row.h"
 #include "common/table/table.h"
 
 #define FAMILY "aiter"
@@ -34,33 +35,17 @@ static const char *kernel_of(const char *name)
     return !name || mf_table_no_kernel(name) ? "" : name;
 }
 
-/* The row as moefarm.families.aiter reads it: columns of AITER's table by name. */
 static cJSON *row_json(const struct mf_table_row *t)
 {
-    const struct {
-        const char *column;
-        int64_t value;
-    } numbers[] = {
-        {"cu_num", t->class.cu_num},
-        {mf_result_name(MF_RESULT_BLOCK_M), t->block_m},
-        {mf_result_name(MF_RESULT_KSPLIT), t->ksplit},
-        {mf_result_name(MF_RESULT_RUN_1STAGE), t->run_1stage},
-        {mf_result_name(MF_RESULT_XBF16), t->xbf16},
-        {mf_result_name(MF_RESULT_FLAT), t->flat},
-    };
-    _cleanup_(cJSON_Deletep) cJSON *json = cJSON_CreateObject();
-    char text[MF_SHAPE_TEXT_MAX];
-    bool ok = json && cJSON_AddStringToObject(json, "gfx", t->class.gfx) &&
-              cJSON_AddStringToObject(json, mf_result_name(MF_RESULT_KERNEL1), kernel_of(t->kernel1)) &&
-              cJSON_AddStringToObject(json, mf_result_name(MF_RESULT_KERNEL2), kernel_of(t->kernel2));
+    struct mf_aiter_row row = {.block_m = t->block_m,
+                               .ksplit = t->ksplit,
+                               .flat = t->flat,
+                               .run_1stage = t->run_1stage,
+                               .xbf16 = t->xbf16};
 
-    for (size_t i = 0; ok && i < MF_ARRAY_LEN(numbers); i++)
-        ok = mf_json_add_i64(json, numbers[i].column, numbers[i].value);
-    for (int i = 0; ok && i < MF_SHAPE_N_COLUMNS; i++) {
-        (void)mf_shape_get(&t->shape, mf_shape_columns[i], text, sizeof(text));
-        ok = cJSON_AddStringToObject(json, mf_shape_columns[i], text) != NULL;
-    }
-    return ok ? MF_TAKE(json) : NULL;
+    (void)mf_copy(row.kernel1, sizeof(row.kernel1), kernel_of(t->kernel1));
+    (void)mf_copy(row.kernel2, sizeof(row.kernel2), kernel_of(t->kernel2));
+    return mf_aiter_row_json(&t->class, &t->shape, &row);
 }
 
 /* Everything of the row that changes what fused_moe runs, because `compare` does not measure rows with equal

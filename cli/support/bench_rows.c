@@ -124,8 +124,10 @@ int mf_bench_row_refuse(struct mf_bench_row *row, const char *why)
 static int open_pipeline(const struct mf_bench *b, struct mf_bench_row *row)
 {
     char why[MF_REASON_MAX] = "";
-    int r = mf_pipeline_open(b->device, &row->shape, &b->extra, row->step ? row->step : row->names, why,
-                             sizeof(why), &row->pipeline);
+    int r = row->step ? mf_pipeline_open_steps(b->device, &row->shape, &b->extra, row->step, 1, why,
+                                               sizeof(why), &row->pipeline)
+                      : mf_pipeline_open(b->device, &row->shape, &b->extra, row->names, why, sizeof(why),
+                                         &row->pipeline);
 
     if (r == -ENOMEM)
         return out_of_memory();
@@ -135,14 +137,16 @@ static int open_pipeline(const struct mf_bench *b, struct mf_bench_row *row)
 int mf_bench_row_operate(const struct mf_bench *b, const char *family, const cJSON *json,
                          struct mf_bench_row *row)
 {
-    char step[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX];
     _cleanup_(mf_freep) char *text = mf_json_print(json);
-    int r = text ? b->operators->add_row(family, &row->shape, text, step, sizeof(step)) : -ENOMEM;
+    int r = -ENOMEM;
+
+    row->step = calloc(1, sizeof(*row->step));
+    if (row->step && text)
+        r = b->operators->add_row(family, &row->shape, text, row->step);
 
     if (r == -EINVAL)
         return mf_bench_row_refuse(row, "the layer has no description for Python families");
-    row->step = r == 0 ? strdup(step) : NULL;
-    return row->step ? open_pipeline(b, row) : out_of_memory();
+    return r == 0 ? open_pipeline(b, row) : out_of_memory();
 }
 
 /* The values of the options, or else those with which the row was tuned. */

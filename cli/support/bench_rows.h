@@ -43,14 +43,14 @@ void mf_bench_close(struct mf_bench *b);
 
 struct mf_bench_row {
     struct mf_shape shape;
-    double us;         /* time in the table; NAN if unknown */
-    const char *names; /* names of the steps, as "family:step|family:step" */
-    char *chosen;      /* memory that `names` points to if the names come from no table; otherwise NULL */
-    char *step;        /* step of an operator that runs the row; NULL: `names` is the pipeline */
-    char *refused;     /* reason why the row cannot run; NULL if it can run */
-    char *unstable;    /* why the farm did not accept us; NULL if it did */
-    const char *model; /* device model that the row was tuned on; "" if unknown */
-    uint64_t seed;     /* seed of the input data */
+    double us;            /* time in the table; NAN if unknown */
+    const char *names;    /* names of the steps, as "family:step|family:step" */
+    char *chosen;         /* memory that `names` points to if the names come from no table; otherwise NULL */
+    struct mf_step *step; /* step of an operator that runs the row; NULL: `names` is the pipeline */
+    char *refused;        /* reason why the row cannot run; NULL if it can run */
+    char *unstable;       /* why the farm did not accept us; NULL if it did */
+    const char *model;    /* device model that the row was tuned on; "" if unknown */
+    uint64_t seed;        /* seed of the input data */
     struct mf_routing routing;
     bool reachable;               /* true: the production look-up can select this row */
     struct mf_pipeline *pipeline; /* NULL if the row was refused */
@@ -81,7 +81,7 @@ int mf_bench_aiter_add(struct mf_bench_rows *r, const struct mf_bench *b, const 
 /* Opens the entries of a configuration file, whose content is `text`. */
 int mf_bench_triton_open(struct mf_bench_rows *r, const struct mf_bench *b, const char *path,
                          const struct mf_buf *text);
-/* Fills row->step with a new step of the operator that runs `json` (an object), and row->pipeline. Marks the
+/* Sets row->step to a step of the operator that runs `json` (an object), and opens row->pipeline. Marks the
  * row as refused if it cannot run. */
 int mf_bench_row_operate(const struct mf_bench *b, const char *family, const cJSON *json,
                          struct mf_bench_row *row);

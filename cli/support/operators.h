@@ -18,11 +18,10 @@
 /* The families that an interpreter has imported. */
 struct mf_operators {
     struct mf_family_set families;
-    /* Adds a row of the framework's table. json: the row, an object. Writes the step that runs the row, as
-     * "family:step". Returns -ENOENT if there is no such family, -EINVAL if the farm cannot describe the
-     * layer, or -ENOMEM. */
-    int (*add_row)(const char *family, const struct mf_shape *shape, const char *json, char *step,
-                   size_t cap);
+    /* Returns a step for the whole layer that runs a row of the framework's table. json: the row, an object.
+     * Returns -ENOENT if there is no such family, -EINVAL if the farm cannot describe the layer, or -ENOMEM.
+     */
+    int (*add_row)(const char *family, const struct mf_shape *shape, const char *json, struct mf_step *ret);
 };
 
 struct mf_operators_options {

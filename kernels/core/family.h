@@ -19,7 +19,7 @@
 #include "kernels/core/device.h"
 #include "kernels/core/tensors.h"
 
-#define MF_FAMILY_API 12
+#define MF_FAMILY_API 13
 /* A shared object that contains a family exports this function: const struct mf_family *mf_family_entry(void)
  * (kernels/families/family_plugin.h, examples/family_plain.c). */
 #define MF_FAMILY_ENTRY "mf_family_entry"
@@ -114,6 +114,12 @@ struct mf_family {
      * is valid until `close`; `launch` then runs the framework, which queues its work on mf_device.stream,
      * and the kernel is timed eagerly (mf_device_ops.time_eager). Optional. */
     const char *(*eager)(const struct mf_kernel *kernel);
+    /* Returns a step for the whole layer: the production operator of the family's framework, with the row of
+     * its tuned table that names these steps. `open` opens the step by its name. Returns -ENOENT if the
+     * framework has no such row, or -ENOMEM. Optional. */
+    int (*production)(const struct mf_family *f, const struct mf_device_info *device,
+                      const struct mf_shape *shape, const struct mf_step *steps, size_t n,
+                      struct mf_step *ret);
 };
 
 /* Returns the kernel revision of this build, a hash of the kernel sources. Results with different kernel

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from moefarm.family import Candidate, Family, Kernel, Shape
     from moefarm.tensor import Tensor
 
-API = 1  # MOEFARM_RUNNER_API
+API = 2  # MOEFARM_RUNNER_API
 CLI_API = 1  # MOEFARM_CLI_API
 SUPERVISED_FD = 3  # MF_SUPERVISED_FD
 ENOMEM, ENOTSUP = 12, 95
@@ -106,6 +106,12 @@ def families_of(module: types.ModuleType) -> List[Family]:
         raise TypeError("the module has neither a variable `family` of class moefarm.family.Family nor a "
                         "list `families` of such objects")
     return families
+
+
+def opens_rows(family: Family) -> bool:
+    """True if the family can run rows of its framework's table."""
+    from moefarm.family import Family as Base
+    return type(family).open_row is not Base.open_row
 
 
 def hash_of(module: types.ModuleType) -> str:
@@ -470,7 +476,7 @@ class Runner(Host):
         why = ctypes.create_string_buffer(320)
         revision = f"{source} {family.revision()}"
         if self.library.moefarm_runner_add_family(
-                family.name.encode(), revision.encode(), int(family.supports_ep),
+                family.name.encode(), revision.encode(), int(family.supports_ep), int(opens_rows(family)),
                 self.enumerate_command(module, family), why, len(why)) < 0:
             self.refuse(family.name, why.value.decode(errors="replace"))
         else:

@@ -5,6 +5,7 @@
 #include "common/moe/pipeline_text.h"
 #include "common/moe/production_key.h"
 #include "common/moe/routing.h"
+#include "common/table/aiter_row.h"
 #include "common/table/table_formula.h"
 
 #include <errno.h>
@@ -67,18 +68,14 @@ void mf_export_join(const struct mf_export_config *c, char *dst, size_t cap)
         (void)mf_pipeline_text_add(dst, cap, c->steps[i].family, c->steps[i].name);
 }
 
-/* Finds the steps that cover gemm1 and gemm2. One step may cover both. A result is NULL if no step covers
- * that op. */
-static void find_stages(const struct mf_export_config *c, const struct mf_export_step **ret1,
-                        const struct mf_export_step **ret2)
+/* Computes the row's columns for AITER. Returns -ENOENT if no step of the pipeline covers a GEMM. */
+static int find_aiter_row(const struct mf_export_config *c, struct mf_aiter_row *ret)
 {
-    *ret1 = *ret2 = NULL;
-    for (int i = 0; i < c->n_steps; i++) {
-        if (c->steps[i].covers & MF_OP_BIT(MF_OP_GEMM1))
-            *ret1 = &c->steps[i];
-        if (c->steps[i].covers & MF_OP_BIT(MF_OP_GEMM2))
-            *ret2 = &c->steps[i];
-    }
+    struct mf_aiter_step steps[MF_EXPORT_STEPS_MAX];
+    for (int i = 0; i < c->n_steps; i++)
+        steps[i] = (struct mf_aiter_step){c->steps[i].name, c->steps[i].covers, c->steps[i].ksplit,
+                                          c->steps[i].aiter};
+    return mf_aiter_row(steps, (size_t)c->n_steps, c->block_m, ret);
 }
 
 static const char *text_of(const cJSON *json, const char *key)
@@ -170,13 +167,12 @@ static bool consumer_refuses(enum mf_consumer consumer, const struct mf_export_c
 static bool refuses(const struct export *x, const struct mf_export_config *c, const struct mf_shape *shape,
                     char *why, size_t cap)
 {
-    const struct mf_export_step *one, *two;
-    find_stages(c, &one, &two);
+    struct mf_aiter_row row;
     if (c->simulated && !x->options->simulated) {
         mf_format(why, cap, "the device is simulated; export it with simulated=1");
         return true;
     }
-    if (!(c->us > 0) || !one || !two) {
+    if (!(c->us > 0) || find_aiter_row(c, &row) < 0) {
         mf_format(why, cap,
                   !(c->us > 0) ? "the time is not a positive number"
                                : "no step of the pipeline covers a GEMM");
@@ -196,31 +192,20 @@ static double round_us(double us)
     return round(us * 1e4) / 1e4;
 }
 
-/* True if a kernel of AITER takes bf16 hidden states and quantises them itself. Steps of the Python family
- * `aiter` cover op quant1 for every kernel, because they quantise in front of it, as fused_moe() does. */
-static bool takes_bf16(const char *kernel)
+/* Sets AITER's columns. The texts point into `from`. */
+static void fill_aiter(const struct mf_aiter_row *from, struct mf_table_row *row)
 {
-    static const char *const marks[] = {"blockscaleBf16", "_a16_", "pertokenMXfp4"};
-    for (size_t i = 0; i < MF_ARRAY_LEN(marks); i++)
-        if (strstr(kernel, marks[i]))
-            return true;
-    return false;
-}
-
-/* Sets AITER's columns for a kernel that covers the whole layer. xbf16: the kernel quantises the hidden
- * states itself. flat: 0 if the kernel does not cover the sort; otherwise 1, or 2 (emsort) if it works in
- * blocks. */
-static void fill_one_stage(const struct mf_export_config *c, const struct mf_export_step *one,
-                           struct mf_table_row *row)
-{
-    if (!one)
+    row->block_m = from->block_m;
+    row->ksplit = from->ksplit;
+    row->kernel1 = from->kernel1;
+    row->kernel2 = from->kernel2;
+    row->run_1stage = from->run_1stage;
+    row->xbf16 = from->xbf16;
+    row->flat = from->flat;
+    if (!from->run_1stage)
         return;
-    row->run_1stage = true;
     row->us1 = row->us;
     row->us2 = 0;
-    row->xbf16 = one->covers & MF_OP_BIT(MF_OP_QUANT1) && (!one->aiter || takes_bf16(one->name));
-    if (one->covers & MF_OP_BIT(MF_OP_SORT))
-        row->flat = c->block_m > 1 ? 2 : 1;
 }
 
 /* Returns the first cell that a spreadsheet would run as a formula, or NULL. Numbers may be negative. A
@@ -239,17 +224,15 @@ static const char *find_formula(const struct mf_table_row *row)
 static int add_config(const struct mf_export_config *c, void *data)
 {
     struct export *x = data;
-    /* AITER writes block_m 1 for pipelines without blocks. */
     struct mf_table_row row = {.class = c->class,
-                               .block_m = MF_MAX(1, c->block_m),
                                .us = round_us(c->us),
                                .us1 = round_us(c->us1),
                                .us2 = round_us(c->us2),
                                .err1 = c->err1,
                                .err2 = c->err2};
-    const struct mf_export_step *one, *two;
+    struct mf_aiter_row aiter;
     struct row_texts texts;
-    char class[MF_DEVICE_CLASS_TEXT_MAX], why[MF_REASON_MAX], plain[MF_STEP_NAME_MAX];
+    char class[MF_DEVICE_CLASS_TEXT_MAX], why[MF_REASON_MAX];
 
     mf_device_class_print(&c->class, class);
     if (mf_shape_parse(c->row, &row.shape) < 0)
@@ -259,12 +242,8 @@ static int add_config(const struct mf_export_config *c, void *data)
 
     _cleanup_(cJSON_Deletep) cJSON *provenance =
         mf_json_parse(c->provenance, strlen(c->provenance), strlen(c->provenance));
-    find_stages(c, &one, &two);
-    (void)mf_step_drop_ksplit(one->name, plain);
-    row.kernel1 = one->aiter && one->ksplit > 0 ? plain : one->name;
-    row.kernel2 = one == two ? "" : two->name;
-    fill_one_stage(c, one == two ? one : NULL, &row);
-    row.ksplit = one->ksplit;
+    (void)find_aiter_row(c, &aiter); /* `refuses` has checked it */
+    fill_aiter(&aiter, &row);
     mf_table_rates(&row.shape, c->us, &row.tflops, &row.bw);
     if (has_own_columns(x->options))
         fill_own(c, provenance, &texts, &row);

@@ -11,7 +11,7 @@ import pathlib
 import signal
 import sys
 import time
-from typing import Any, Iterable
+from typing import Any, Iterable, Mapping
 
 # A runner's interpreter ignores PYTHONPATH.
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent),
@@ -48,6 +48,9 @@ class OnCpu(adapter.AiterFamily):
     def enumerate(self, shape: Shape, device: Device) -> Iterable[adapter.Offer]:
         gpu = dataclasses.replace(device, name="hip:amd:0", gfx="gfx942", cu_num=304)
         return super().enumerate(shape, gpu)
+
+    def open_row(self, row: Mapping[str, Any], shape: Shape) -> adapter.FusedMoe:
+        return super().open_row({**row, "gfx": "gfx942", "cu_num": 304}, shape)
 
 
 OPS = Flawed(source.load())

@@ -43,7 +43,7 @@ int moefarm_runner_enter(int n_options, char **options, int n_prefixes, const ch
     return mf_runner_new(&library.options, &library.runner);
 }
 
-int moefarm_runner_add_family(const char *name, const char *revision, int supports_ep,
+int moefarm_runner_add_family(const char *name, const char *revision, int supports_ep, int opens_rows,
                               const char *const *enumerate, char *why, size_t why_cap)
 {
     if (library.n_families == MF_RUNNER_PYTHON_MAX) {
@@ -54,6 +54,7 @@ int moefarm_runner_add_family(const char *name, const char *revision, int suppor
                                                .revision = revision,
                                                .device = library.options.device,
                                                .supports_ep = supports_ep != 0,
+                                               .opens_rows = opens_rows != 0,
                                                .enumerate = enumerate,
                                                .id = library.n_families,
                                                .callbacks = library.callbacks};

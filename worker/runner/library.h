@@ -13,7 +13,7 @@
 
 #include "worker/runner/python_callbacks.h"
 
-#define MOEFARM_RUNNER_API  1
+#define MOEFARM_RUNNER_API  2
 #define MOEFARM_RUNNER_FILE "libmoefarm-runner.so"
 #define MOEFARM_RUNNER_BOOT "python/moefarm/boot.py"
 #define MOEFARM_PUBLIC      __attribute__((visibility("default")))
@@ -29,9 +29,11 @@ MOEFARM_PUBLIC int moefarm_runner_enter(int n_options, char **options, int n_pre
                                         const struct moefarm_runner_callbacks *callbacks);
 /* Adds a family; its number in callbacks is the number of families that were added before it. enumerate is
  * the command (argv, copied) that lists the family's steps (python_enumerator.h). revision: text that changes
- * whenever the family's kernels may change. Returns a negative errno with the reason in why. */
+ * whenever the family's kernels may change. opens_rows: not 0 if the family has open_row. Returns a negative
+ * errno with the reason in why. */
 MOEFARM_PUBLIC int moefarm_runner_add_family(const char *name, const char *revision, int supports_ep,
-                                             const char *const *enumerate, char *why, size_t why_cap);
+                                             int opens_rows, const char *const *enumerate, char *why,
+                                             size_t why_cap);
 /* Reports a family that this runner cannot serve. */
 MOEFARM_PUBLIC void moefarm_runner_refuse_family(const char *name, const char *why);
 /* Tells the worker that the runner is alive. For the callback `precompile`. */

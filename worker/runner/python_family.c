@@ -9,6 +9,8 @@
 #include "common/base/cleanup.h"
 #include "common/base/json.h"
 #include "common/base/text.h"
+#include "common/moe/pipeline_search.h"
+#include "common/table/aiter_row.h"
 #include "common/table/triton/triton_key.h"
 #include "measure/race/rotate.h"
 #include "worker/runner/own_steps.h"
@@ -98,8 +100,7 @@ static int enumerate(const struct mf_family *family, const struct mf_device_info
     struct collector c = {.offer = {take_step, take_reject}, .family = f, .to = offer};
     f->n_steps = 0;
     f->shape = *shape;
-    int r = f->command[0] ? mf_python_enumerator_run(&f->enumerator, f->name, device, shape, &c.offer)
-                          : mf_python_rows_offer(&f->rows, shape, &c.offer);
+    int r = mf_python_enumerator_run(&f->enumerator, f->name, device, shape, &c.offer);
     if (r < 0)
         f->n_steps = 0;
     return r;
@@ -121,12 +122,17 @@ static const struct mf_step *find_step(const struct mf_python_family *f, const c
     return NULL;
 }
 
-/* Finds a step by name, in the list of the last enumeration if it was of this shape. */
+/* Finds a step by name: that of a row, or one in the list of the last enumeration if it was of this shape. */
 static int look_up(struct mf_python_family *f, const struct mf_device_info *device,
                    const struct mf_shape *shape, const char *name, const struct mf_step **ret)
 {
     struct mf_offer ignore = {.step = ignore_step, .reject = mf_offer_ignore_rejection};
+    const struct mf_python_row *row = mf_python_rows_find(&f->rows, name);
     int r = 0;
+    if (row) {
+        *ret = &row->step;
+        return 0;
+    }
     if (f->n_steps == 0 || !mf_shape_equal(&f->shape, shape))
         r = enumerate(&f->family, device, shape, &ignore);
     if (r < 0)
@@ -333,11 +339,38 @@ void mf_python_family_progress(struct mf_python_family *f)
         f->progress(f->progress_context);
 }
 
+/* ---- the production operator ---- */
+
+/* AITER's operator, with the row that the coordinator exports for these steps. */
+static int production(const struct mf_family *family, const struct mf_device_info *device,
+                      const struct mf_shape *shape, const struct mf_step *steps, size_t n,
+                      struct mf_step *ret)
+{
+    struct mf_python_family *f = (struct mf_python_family *)family;
+    struct mf_aiter_step of[MF_PATH_STEPS_MAX];
+    struct mf_aiter_row row;
+    int32_t block_m = 0;
+    if (n > MF_ARRAY_LEN(of))
+        return -ENOENT;
+    for (size_t i = 0; i < n; i++) {
+        if (!steps[i].aiter || strcmp(steps[i].family, f->name) != 0)
+            return -ENOENT;
+        of[i] = (struct mf_aiter_step){steps[i].name, steps[i].covers, steps[i].ksplit, steps[i].aiter};
+        block_m = MF_MAX(block_m, steps[i].block_m);
+    }
+    int r = mf_aiter_row(of, n, block_m, &row);
+    if (r < 0)
+        return r;
+    _cleanup_(cJSON_Deletep) cJSON *json = mf_aiter_row_json(&device->class, shape, &row);
+    _cleanup_(mf_freep) char *text = json ? mf_json_print(json) : NULL;
+    return text ? mf_python_rows_add(&f->rows, f->name, shape, text, ret) : -ENOMEM;
+}
+
 /* ---- life ---- */
 
 static int copy_command(struct mf_python_family *f, const char *const *argv)
 {
-    for (int i = 0; argv && argv[i]; i++) {
+    for (int i = 0; argv[i]; i++) {
         if (i == COMMAND_MAX)
             return -E2BIG;
         f->command[i] = strdup(argv[i]);
@@ -390,6 +423,7 @@ int mf_python_family_new(const struct mf_python_family_options *o, char *why, si
         .eager = eager,
         .close = close_step,
         .precompile = precompile,
+        .production = o->opens_rows ? production : NULL,
     };
     *ret = f;
     return 0;
@@ -415,10 +449,9 @@ const struct mf_family *mf_python_family(const struct mf_python_family *f)
 }
 
 int mf_python_family_add_row(struct mf_python_family *f, const struct mf_shape *shape, const char *json,
-                             char ret_name[MF_STEP_NAME_MAX])
+                             struct mf_step *ret)
 {
-    f->n_steps = 0; /* the last enumeration does not have the row */
-    return mf_python_rows_add(&f->rows, f->name, shape, json, ret_name);
+    return mf_python_rows_add(&f->rows, f->name, shape, json, ret);
 }
 
 uint64_t mf_python_family_hash(const struct mf_python_family *f)

@@ -17,7 +17,8 @@ struct mf_python_family;
 struct mf_python_family_options {
     const char *name, *revision, *device;
     bool supports_ep;
-    const char *const *enumerate; /* command of the enumerating process; NULL: the family offers only rows */
+    bool opens_rows;              /* true: the family has open_row, for rows of its framework's table */
+    const char *const *enumerate; /* command of the enumerating process */
     int64_t id;                   /* the family's number in callbacks */
     const struct moefarm_runner_callbacks *callbacks;
 };
@@ -28,9 +29,10 @@ int mf_python_family_new(const struct mf_python_family_options *o, char *why, si
                          struct mf_python_family **ret);
 struct mf_python_family *mf_python_family_free(struct mf_python_family *f);
 const struct mf_family *mf_python_family(const struct mf_python_family *f);
-/* Adds a row of the framework's own table to a family that offers only rows (python_rows.h). */
+/* Returns a step for the whole layer that runs a row of the framework's own table (python_rows.h). The family
+ * opens it like a step that it has offered. */
 int mf_python_family_add_row(struct mf_python_family *f, const struct mf_shape *shape, const char *json,
-                             char ret_name[MF_STEP_NAME_MAX]);
+                             struct mf_step *ret);
 /* Returns the hash of the family's name and revision. */
 uint64_t mf_python_family_hash(const struct mf_python_family *f);
 /* Returns the version of Triton that the family's revision names, such as "3.6.0"; "": none. */

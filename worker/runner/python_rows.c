@@ -31,16 +31,26 @@ static int describe(const char *family, const char *name, const struct mf_shape 
     return mf_step_from_json(layer, ret, &field);
 }
 
-int mf_python_rows_add(struct mf_python_rows *r, const char *family, const struct mf_shape *shape,
-                       const char *json, char ret_name[MF_STEP_NAME_MAX])
+static const struct mf_python_row *find_same(const struct mf_python_rows *r, const struct mf_shape *shape,
+                                             const char *json)
 {
+    for (size_t i = 0; i < r->n; i++) {
+        if (strcmp(r->items[i].json, json) == 0 && mf_shape_equal(&r->items[i].shape, shape))
+            return &r->items[i];
+    }
+    return NULL;
+}
+
+static int add(struct mf_python_rows *r, const char *family, const struct mf_shape *shape, const char *json)
+{
+    char name[MF_STEP_NAME_MAX];
     int x = mf_array_grow(&r->items, r->n, &r->cap, sizeof(*r->items));
     if (x < 0)
         return x;
     struct mf_python_row *row = &r->items[r->n];
     *row = (struct mf_python_row){.shape = *shape};
-    mf_format(ret_name, MF_STEP_NAME_MAX, "row_%zu", r->n + 1);
-    x = describe(family, ret_name, shape, &row->step);
+    mf_format(name, sizeof(name), "row_%zu", r->n + 1);
+    x = describe(family, name, shape, &row->step);
     if (x < 0)
         return x;
     row->json = strdup(json);
@@ -50,13 +60,13 @@ int mf_python_rows_add(struct mf_python_rows *r, const char *family, const struc
     return 0;
 }
 
-int mf_python_rows_offer(const struct mf_python_rows *r, const struct mf_shape *shape, struct mf_offer *offer)
+int mf_python_rows_add(struct mf_python_rows *r, const char *family, const struct mf_shape *shape,
+                       const char *json, struct mf_step *ret)
 {
-    int x = 0;
-    for (size_t i = 0; i < r->n && x == 0; i++) {
-        if (mf_shape_equal(&r->items[i].shape, shape))
-            x = offer->step(offer, &r->items[i].step);
-    }
+    const struct mf_python_row *same = find_same(r, shape, json);
+    int x = same ? 0 : add(r, family, shape, json);
+    if (x == 0)
+        *ret = same ? same->step : r->items[r->n - 1].step;
     return x;
 }
 

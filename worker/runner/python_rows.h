@@ -18,13 +18,10 @@ struct mf_python_rows {
     size_t n, cap;
 };
 
-/* Adds a row of a family and writes the name of its step, "row_1", "row_2", …. json: an object, copied.
- * Returns -ENOMEM, or -EINVAL if the shape has no layer that the farm can describe. */
+/* Adds a row of a family, or finds the same row, and returns its step. json: an object, copied. Returns
+ * -ENOMEM, or -EINVAL if the shape has no layer that the farm can describe. */
 int mf_python_rows_add(struct mf_python_rows *r, const char *family, const struct mf_shape *shape,
-                       const char *json, char ret_name[MF_STEP_NAME_MAX]);
-/* Offers the steps of the rows with this shape. Returns the error of the offer. */
-int mf_python_rows_offer(const struct mf_python_rows *r, const struct mf_shape *shape,
-                         struct mf_offer *offer);
+                       const char *json, struct mf_step *ret);
 /* Returns the row with this step's name; NULL: there is none. */
 const struct mf_python_row *mf_python_rows_find(const struct mf_python_rows *r, const char *name);
 void mf_python_rows_release(struct mf_python_rows *r);

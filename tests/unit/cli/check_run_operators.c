@@ -160,7 +160,7 @@ MF_TEST(compares_rows_of_aiter)
     new = table("other.csv", "refuse", "two");
     r = moefarm("", "compare", old, new, OPERATOR, NULL);
     assert_code(r, 1);
-    assert_says(r.out, "new: cannot open aiter.rows:row_2 for this shape: ValueError: no kernel refuse");
+    assert_says(r.out, "new: cannot open aiter:row_2 for this shape: ValueError: no kernel refuse");
 }
 
 /* ---- configuration files ---- */
