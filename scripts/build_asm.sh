@@ -1,13 +1,19 @@
 #!/bin/sh
-# Compiles stage-1 kernels for NVIDIA GPUs ahead of time and writes manifests in AITER's format, for
-# moefarm-worker --asm-dir FOLDER. Needs NVRTC and no GPU.
+# Compiles stage-1 kernels for a GPU ahead of time and writes manifests in AITER's format, for
+# moefarm-worker --asm-dir FOLDER. Needs NVRTC, hipRTC or clang, and no GPU.
 #
-#   build_asm.sh FOLDER [ARCH]     ARCH: default sm_90
+#   build_asm.sh FOLDER [ARCH]     ARCH: sm_… or gfx…; default sm_90
 #
-# MOEFARM_COMPILE names the compiler (default: moefarm-compile).
+# MOEFARM_COMPILE names the compiler (default: moefarm-compile). For gfx…, AMD_COMPILER=clang compiles with
+# clang instead of hipRTC.
 set -eu
-folder=${1:?build_asm.sh FOLDER [ARCH]}/${2:-sm_90}/fmoe_2stages
+arch=${2:-sm_90}
+folder=${1:?build_asm.sh FOLDER [ARCH]}/$arch/fmoe_2stages
 compile=${MOEFARM_COMPILE:-moefarm-compile}
+case $arch in
+gfx*) vendor=${AMD_COMPILER:-amd} ;;
+*) vendor=nvidia ;;
+esac
 mkdir -p "$folder"
 for weight in 0 1; do
     manifest=$folder/fmoe_stage1_bf16_noquantBf16_g1u1
@@ -16,7 +22,7 @@ for weight in 0 1; do
     for tile in 16x64 32x64 64x64 64x128; do
         m=${tile%x*} n=${tile#*x} name=mf_stage1_bf16_$tile
         [ $weight = 0 ] || name=${name}_w
-        "$compile" nvidia "${2:-sm_90}" asm_stage1.hip "$folder/$name.co" "-DMF_NAME=$name" "-DMF_SUB_M=$m" \
+        "$compile" "$vendor" "$arch" asm_stage1.hip "$folder/$name.co" "-DMF_NAME=$name" "-DMF_SUB_M=$m" \
             "-DMF_SUB_N=$n" "-DMF_WEIGHT=$weight"
         echo "$m,$n,$name,$name.co" >>"$manifest.csv.new"
     done

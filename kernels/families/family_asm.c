@@ -111,13 +111,25 @@ static bool may_cover(const struct mf_asm_kernel *k, const struct mf_shape *s, s
     return mf_cpu_may_cover(s, covers_of(k, s), k->sub_m, &caps, ret);
 }
 
+/* True for AITER's own kernels, all of which are functions of its namespace (ROCm/aiter, hsa/<gfx>/fmoe* at
+ * e4048607). Kernels with the same argument block and other names are not AITER's. */
+static bool is_aiters(const struct mf_asm_kernel *k)
+{
+    return strncmp(k->name, "_ZN5aiter", strlen("_ZN5aiter")) == 0;
+}
+
 static bool is_legal(const struct mf_asm_kernel *k, const struct mf_shape *s, struct mf_refusal *ret)
 {
     const struct rule *rule = rule_of(k);
     char form[MF_SHAPE_FORM_MAX] = "";
     ret->rule = NULL;
     (void)mf_shape_get(s, MF_SHAPE_FORM, form, sizeof(form));
-    if (!rule)
+    if (is_aiters(k))
+        mf_refuse(ret, "layout",
+                  "the kernel is AITER's own: its arguments are weights in 16 x 16 tiles and h by token and "
+                  "slot, and no tensor spec has this layout and order; --family-py moefarm.families.aiter "
+                  "measures it");
+    else if (!rule)
         mf_refuse(ret, "manifest", "the path of manifest %s names no known formats", k->file);
     else if (!formats_fit(rule, s))
         mf_refuse(
@@ -210,12 +222,6 @@ static bool is_cpu(const char *device_kind)
     return strcmp(device_kind, "cpu") == 0;
 }
 
-/* True if the device's folder holds AITER's own kernels. This is so on AMD only. */
-static bool is_aiters(const struct mf_device_info *device)
-{
-    return strncmp(device->class.gfx, "gfx", 3) == 0;
-}
-
 static int load_manifests(const struct mf_device_info *device, const char *kind, struct mf_asm_manifest *m)
 {
     const char *folder = getenv(MF_ASM_FOLDER_ENV);
@@ -301,12 +307,6 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
 {
     struct mf_asm_manifest m = MF_ASM_MANIFEST_INIT;
     struct mf_refusal refusal;
-    if (is_aiters(device))
-        return offer->reject(offer, f->name, f->name, "layout",
-                             "the manifests of %s list AITER's own kernels, which read weights in 16 x 16 "
-                             "tiles and write h by "
-                             "token and slot; no tensor spec has this layout and order",
-                             device->class.gfx);
     int r = load_manifests(device, f->device_kind, &m);
     if (r == -ENOENT)
         return offer->reject(offer, f->name, f->name, "folder",
@@ -363,8 +363,7 @@ static int find_kernel(struct mf_kernel *k, const char *name)
         found = mf_asm_manifest_find(&m, "cpu", name);
     if (r == 0 && !found)
         r = -EINVAL;
-    if (r == 0 && (is_aiters(&k->device->info) || !mf_cpu_shape_known(&k->shape, &refusal) ||
-                   !is_legal(found, &k->shape, &refusal)))
+    if (r == 0 && (!mf_cpu_shape_known(&k->shape, &refusal) || !is_legal(found, &k->shape, &refusal)))
         r = -ENOTSUP;
     if (r == 0)
         k->k = *found;

@@ -77,7 +77,8 @@ MF_TEST(test_rejections)
     ck_assert_msg(strstr(h.reason, "no manifest below sm_90/ in fmoe"), "%s", h.reason);
     write_manifest("sm_90", "fmoe_stage1_bf16_noquantBf16_g1u1",
                    HEADER "16,96,too_wide,a.co\n16,64,fits,a.co\n");
-    write_manifest("gfx942", "fmoe_stage1_bf16_noquantBf16_g1u1", HEADER "16,64,theirs,a.co\n");
+    write_manifest("gfx942", "fmoe_stage1_bf16_noquantBf16_g1u1",
+                   HEADER "16,64,ours,a.co\n32,64,_ZN5aiter10fmoe_32x64E,b.co\n");
     write_manifest("cpu", "fmoe_stage1_bf16_noquantBf16_g1u1", HEADER "16,64,of_a_cpu,a.co\n");
     ask("sm_90", &s, &h);
     ck_assert_uint_eq(h.n, 1);
@@ -86,8 +87,14 @@ MF_TEST(test_rejections)
     ask("sm_80", &s, &h);
     ck_assert_uint_eq(h.n, 0);
     ask("gfx942", &s, &h);
-    ck_assert_uint_eq(h.n, 0);
+    ck_assert_uint_eq(h.n, 1);
+    ck_assert_str_eq(h.steps[0].name, "ours");
     ck_assert_str_eq(h.rule, "layout");
+    ck_assert_msg(strstr(h.reason, "the kernel is AITER's own: its arguments are weights in 16 x 16 tiles"),
+                  "%s", h.reason);
+    ask("gfx950", &s, &h);
+    ck_assert_uint_eq(h.n, 0);
+    ck_assert_str_eq(h.rule, "folder");
     s.has_b1 = true;
     ask("sm_90", &s, &h);
     ck_assert_uint_eq(h.n, 0);
@@ -98,6 +105,8 @@ MF_TEST(test_rejections)
 /* ---- on the emulator ---- */
 
 static const struct contract_guard guard = {mf_device_emulated_allow, mf_device_emulated_why};
+
+static const char *const archs[] = {"sm_89", "gfx942"};
 
 static void add_kernel(struct mf_device *d, int m, int n, bool weight, char *manifest, size_t cap)
 {
@@ -110,15 +119,15 @@ static void add_kernel(struct mf_device *d, int m, int n, bool weight, char *man
     mf_code_define(&code, "MF_SUB_N=%d", n);
     mf_code_define(&code, "MF_WEIGHT=%d", weight);
     ck_assert_msg(d->ops->compile(d, &code, 1, paths, whys) == 1, "%s", whys[0]);
-    mf_format(to, sizeof(to), "%s/sm_89/fmoe_2stages/%dx%d.co", folder, m, n);
+    mf_format(to, sizeof(to), "%s/%s/fmoe_2stages/%dx%d.co", folder, d->info.class.gfx, m, n);
     ck_assert_int_eq(symlink(paths[0], to), 0);
     mf_format(manifest + len, cap - len, "%d,%d,stage1_%dx%d,%dx%d.co\n", m, n, m, n, m, n);
 }
 
-MF_TEST(test_contract, .rows = MF_ARRAY_LEN(cases))
+MF_TEST(test_contract, .rows = MF_ARRAY_LEN(cases) * MF_ARRAY_LEN(archs))
 {
-    const char *const families[] = {"asm"};
-    const struct contract_case *c = &cases[_i];
+    const char *const families[] = {"asm"}, *arch = archs[(size_t)_i % MF_ARRAY_LEN(archs)];
+    const struct contract_case *c = &cases[(size_t)_i / MF_ARRAY_LEN(archs)];
     struct mf_shape s = contract_shape(c, &bf16);
     char manifest[256] = HEADER;
     struct contract_run run = {
@@ -126,11 +135,11 @@ MF_TEST(test_contract, .rows = MF_ARRAY_LEN(cases))
 
     s.has_b1 = s.has_b2 = false; /* the kernel's argument block has no biases */
     make_folder();
-    write_manifest("sm_89", c->doweight ? "noquantBf16_doweight" : "noquantBf16", HEADER);
-    ck_assert_int_eq(mf_device_emulated_open("sm_89", 3, SEED, &run.device), 0);
+    write_manifest(arch, c->doweight ? "noquantBf16_doweight" : "noquantBf16", HEADER);
+    ck_assert_int_eq(mf_device_emulated_open(arch, 3, SEED, &run.device), 0);
     add_kernel(run.device, 16, 64, c->doweight, manifest, sizeof(manifest));
     add_kernel(run.device, 32, 64, c->doweight, manifest, sizeof(manifest));
-    write_manifest("sm_89", c->doweight ? "noquantBf16_doweight" : "noquantBf16", manifest);
+    write_manifest(arch, c->doweight ? "noquantBf16_doweight" : "noquantBf16", manifest);
     ck_assert_int_eq(contract_check_some(&run), 2);
     (void)mf_device_close(run.device);
     remove_folder();
