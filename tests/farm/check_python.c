@@ -442,6 +442,54 @@ MF_TEST(limits_what_families_do)
     expect_step(batch, "ok", "");
 }
 
+/* A compiler that PATH finds in a folder of its own may run, with its own programs. Other programs and files
+ * of that folder stay out of reach. */
+#define COMPILES                                                     \
+    "import shutil, subprocess\n"                                    \
+    "def refused(call):\n"                                           \
+    "    try: call()\n"                                              \
+    "    except OSError: return\n"                                   \
+    "    raise RuntimeError('the sandbox allows it')\n"              \
+    "def check():\n"                                                 \
+    "    gcc = shutil.which('gcc')\n"                                \
+    "    folder = os.path.dirname(os.path.dirname(gcc))\n"           \
+    "    assert folder.startswith('/tmp/check_python.'), gcc\n"      \
+    "    for program in (gcc, f'{folder}/libexec/gcc/x/1/cc1'):\n"   \
+    "        subprocess.run([program], check=True)\n"                \
+    "    refused(lambda: subprocess.run([f'{folder}/bin/other']))\n" \
+    "    refused(lambda: open(f'{folder}/secret'))\n"                \
+    "class Checks(p.Plain):\n"                                       \
+    "    name = 'odd'\n"                                             \
+    "    def open(self, candidate, shape):\n"                        \
+    "        check()\n"                                              \
+    "        return super().open(candidate, shape)\n"                \
+    "p.Plain = Checks\n"
+
+MF_TEST(runs_the_compilers_of_path)
+{
+    char file[64], folder[] = "/tmp/check_python.XXXXXX", text[1024];
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    (void)snprintf(
+        text, sizeof(text),
+        "cd %s && mkdir -p bin libexec/gcc/x/1 && cp /bin/true bin/gcc && cp /bin/true bin/other && "
+        "cp /bin/true libexec/gcc/x/1/cc1 && touch secret",
+        folder);
+    ck_assert_int_eq(system(text), 0);
+    (void)snprintf(text, sizeof(text), "%s/bin:%s", folder, getenv("PATH"));
+    ck_assert_int_eq(setenv("PATH", text, 1), 0);
+    write_family("import os, sys\n"
+                 "sys.path.insert(0, '" MF_SOURCE_DIR "/examples')\n"
+                 "import family_plain as p\n"
+                 "@"
+                 "family = p.Plain()\n",
+                 COMPILES, file);
+    int batch = tune(file, "move,odd", FARM_CSV_HEAD FARM_CSV_SMALL, ANY "&time_cap_ms=60000");
+    remove_family(file);
+    (void)snprintf(text, sizeof(text), "rm -r %s", folder);
+    ck_assert_int_eq(system(text), 0);
+    expect_step(batch, "ok", "");
+}
+
 /* Copies the revision of a family of a worker with this file. */
 static void revision_of(const char *file, const char *family, char ret[80])
 {

@@ -19,6 +19,7 @@
 #include "common/base/text.h"
 #include "kernels/core/code.h"
 #include "kernels/core/sibling_file.h"
+#include "worker/sandbox/compilers.h"
 
 /* Landlock rights that the headers of Debian 12 lack. Each comment names the first version of the Landlock
  * ABI that has the right. */
@@ -81,18 +82,7 @@ static const struct {
     /* dynamic loader of the compile helper and of compilers */
     {"/lib*/ld-linux*",     READ | EXEC, GPU | PYTHON},
     {"/lib*/*/ld-linux*",   READ | EXEC, GPU | PYTHON},
-    /* programs that Triton and torch start */
-    {"/usr/bin/*gcc*",      READ | EXEC, PYTHON},
-    {"/usr/bin/*g++*",      READ | EXEC, PYTHON},
-    {"/usr/bin/cc",         READ | EXEC, PYTHON},
-    {"/usr/bin/c++",        READ | EXEC, PYTHON},
-    {"/usr/bin/as",         READ | EXEC, PYTHON},
-    {"/usr/bin/*-as",       READ | EXEC, PYTHON},
-    {"/usr/bin/ld*",        READ | EXEC, PYTHON},
-    {"/usr/bin/*-ld*",      READ | EXEC, PYTHON},
-    {"/usr/lib*/gcc/*/*/cc1*",      READ | EXEC, PYTHON},
-    {"/usr/lib*/gcc/*/*/collect2",  READ | EXEC, PYTHON},
-    {"/usr/lib*/gcc/*/*/lto*",      READ | EXEC, PYTHON},
+    /* programs that Triton, torch and DeepGEMM start, besides compiler_programs */
     {"/sbin/ldconfig*",             READ | EXEC, PYTHON},
     {"/bin/sh",                     READ | EXEC, PYTHON}, /* ldconfig is a script in Ubuntu */
     {"/usr/local/cuda*/bin/*",      READ | EXEC, PYTHON},
@@ -102,6 +92,34 @@ static const struct {
     {"/etc/python3*",               READ, PYTHON},
 };
 /* clang-format on */
+
+/* Programs of a compiler, relative to the folder that has its `bin`. */
+static const char *const compiler_programs[] = {
+    "bin/*gcc*",
+    "bin/*g++*",
+    "bin/cc",
+    "bin/c++",
+    "bin/*clang*",
+    "bin/as",
+    "bin/*-as",
+    "bin/ld*",
+    "bin/*-ld*",
+    "*-*/bin/as",
+    "*-*/bin/ld*",
+    "lib*/gcc/*/*/cc1*",
+    "lib*/gcc/*/*/collect2",
+    "lib*/gcc/*/*/lto*",
+    "bin/nvcc",
+    "bin/cudafe++",
+    "bin/ptxas",
+    "bin/fatbinary",
+    "bin/nvlink",
+    "bin/cuobjdump",
+    "nvvm/bin/*",
+};
+/* Folders that these programs read. */
+static const char *const compiler_folders[] = {"bin",     "lib*",    "include",  "nvvm",
+                                               "targets", "*-*/bin", "*-*/lib*", "*-*/include"};
 
 /* Programs in a folder of the interpreter: the interpreter itself, and compilers of wheels. */
 static const char *const python_programs[] = {
@@ -192,14 +210,44 @@ static int allow_program(const struct landlock *l, bool gpu)
     return r;
 }
 
-static int allow_prefix(const struct landlock *l, const char *prefix)
+static int allow_below(const struct landlock *l, const char *folder, const char *const *patterns, size_t n,
+                       uint64_t rights)
 {
     char pattern[PATH_MAX];
-    int r = allow(l, prefix, READ);
-    for (size_t i = 0; r == 0 && i < MF_ARRAY_LEN(python_programs); i++) {
-        mf_format(pattern, sizeof(pattern), "%s/%s", prefix, python_programs[i]);
-        r = allow_pattern(l, pattern, READ | EXEC);
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < n; i++) {
+        mf_format(pattern, sizeof(pattern), "%s/%s", folder, patterns[i]);
+        r = allow_pattern(l, pattern, rights);
     }
+    return r;
+}
+
+static int allow_prefix(const struct landlock *l, const char *prefix)
+{
+    int r = allow(l, prefix, READ);
+    return r < 0 ? r : allow_below(l, prefix, python_programs, MF_ARRAY_LEN(python_programs), READ | EXEC);
+}
+
+static int allow_compiler(const struct landlock *l, const char *program)
+{
+    char prefix[PATH_MAX];
+    int r = allow(l, program, READ | EXEC);
+    if (r < 0 || mf_compiler_prefix(program, prefix) < 0)
+        return r;
+    r = allow_below(l, prefix, compiler_folders, MF_ARRAY_LEN(compiler_folders), READ);
+    return r < 0 ? r
+                 : allow_below(l, prefix, compiler_programs, MF_ARRAY_LEN(compiler_programs), READ | EXEC);
+}
+
+static int allow_compilers(const struct landlock *l)
+{
+    _cleanup_(mf_freep) char(*found)[PATH_MAX] = calloc(MF_COMPILERS_MAX, sizeof(*found));
+    if (!found)
+        return -ENOMEM;
+    int r = allow_below(l, "/usr", compiler_programs, MF_ARRAY_LEN(compiler_programs), READ | EXEC);
+    size_t n = mf_compilers_find(found);
+    for (size_t i = 0; r == 0 && i < n; i++)
+        r = allow_compiler(l, found[i]);
     return r;
 }
 
@@ -208,7 +256,7 @@ static int allow_python(const struct landlock *l, const struct mf_sandbox *s)
     int r = s->n_prefixes > 0 ? allow(l, "/proc/self/exe", READ | EXEC) : 0;
     for (size_t i = 0; r == 0 && i < s->n_prefixes; i++)
         r = allow_prefix(l, s->prefixes[i]);
-    return r;
+    return r < 0 || s->n_prefixes == 0 ? r : allow_compilers(l);
 }
 
 static int allow_all(const struct landlock *l, const struct mf_sandbox *s, bool gpu)

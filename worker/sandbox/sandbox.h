@@ -4,8 +4,8 @@
  *   processes           a PID namespace (supervisor.h), or else mf_sandbox_pids
  *   files (Landlock)    read access to system libraries and drivers; write access to the scratch folder, the
  *                       code cache and, for a GPU, its device files. A runner may execute only the compile
- *                       helper; with Python, also the interpreter, compilers and linkers. It may not send
- *                       signals to other processes or use their abstract sockets
+ *                       helper; with Python, also the interpreter, and compilers and linkers (compilers.h).
+ *                       It may not send signals to other processes or use their abstract sockets
  *   calls (seccomp)     no network, no execve if the device does not need it, no calls that change the
  *                       machine, inspect other processes or bypass these rules
  *
