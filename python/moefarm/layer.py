@@ -12,6 +12,7 @@ import torch
 from moefarm import _library
 from moefarm._handle import guard, open_handle, torch_device, workspace_of
 from moefarm._library import Error
+from moefarm.ops._format import unswizzle_scales
 from moefarm.ops._fused_moe import register
 
 ACTIVATIONS = {name.lower(): f"ActivationType.{spelling}" for name, spelling in (
@@ -175,7 +176,7 @@ class Layer:
              w2_scale: Optional[torch.Tensor] = None, *, b1: Optional[torch.Tensor] = None,
              b2: Optional[torch.Tensor] = None, w1_factor: Optional[torch.Tensor] = None,
              w2_factor: Optional[torch.Tensor] = None,
-             calibration: Optional[torch.Tensor] = None) -> None:
+             calibration: Optional[torch.Tensor] = None, scale_order: str = "row") -> None:
         """Converts the weights to the kernels' layout and keeps them on the layer's device.
 
         w1: [E, 2I, H] (gate rows first), or [E, I, H] if not gated; w2: [E, H, I]; in the layer's
@@ -188,9 +189,14 @@ class Layer:
         w1_factor, w2_factor: only for NVFP4 weights: float32 [E], the factor by which an expert's weights
             were multiplied before they were quantised.
         calibration: only for NVFP4 activations: float32 [2], such factors of the inputs of w1 and w2.
+        scale_order: "32_4_4" if the scales of per_1x32 or per_1x16 are in the order of Blackwell's GEMMs,
+            with each expert's padded to multiples of 128 rows and 4 columns.
 
         The layer keeps a tensor of layout "row" as it is, without a copy, if it is contiguous and on the
         layer's device; its later changes then change the layer."""
+        if scale_order != "row":
+            w1_scale = self._row_scales("w1_scale", w1_scale, w1.shape[1], self.model_dim, scale_order)
+            w2_scale = self._row_scales("w2_scale", w2_scale, w2.shape[1], self.inter_dim, scale_order)
         self.w1 = self._pack(1, (w1, w1_scale, w1_factor))
         self.w2 = self._pack(2, (w2, w2_scale, w2_factor))
         self.b1, self.b2 = self._bias(1, b1), self._bias(2, b2)
@@ -199,6 +205,17 @@ class Layer:
         call = self._call
         call.w1, call.w2 = _addresses(self.w1), _addresses(self.w2)
         call.b1, call.b2, call.calib = _address(self.b1), _address(self.b2), _address(self.calibration)
+
+    def _row_scales(self, name: str, scale: Optional[torch.Tensor], rows: int, columns: int,
+                    order: str) -> torch.Tensor:
+        """The block scales of a weight row by row; its matrices have `rows` rows and `columns` elements."""
+        group = {"QuantType.per_1x32": 32, "QuantType.per_1x16": 16}.get(self.quant)
+        if order != "32_4_4" or group is None or scale is None:
+            raise Error(f"scale_order is '{order}' for {name} and {self.quant}: expected 'row', or '32_4_4' "
+                        "with scales of per_1x32 or per_1x16")
+        blocks = -(-columns // group)
+        padded = scale.reshape(self.experts, -(-rows // 128) * 128, -(-blocks // 4) * 4)
+        return unswizzle_scales(padded.contiguous(), rows, blocks)
 
     def _pack(self, which: int, parts: Sequence[Optional[torch.Tensor]]) -> List[Optional[torch.Tensor]]:
         weight = self._weights[which - 1]

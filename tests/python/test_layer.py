@@ -86,6 +86,22 @@ class Results(unittest.TestCase):
             x, ids, p = inputs(tokens)
             self.check(layer(x, ids, p), reference.moe(x, *weights_of(), ids, p), BF16)
 
+    def test_blackwells_order_of_scales(self) -> None:
+        """Block scales in the 32_4_4 order give the same results as row by row."""
+        w1, w2 = weights_of()
+        options: Dict[str, Any] = {"model_dim": H, "inter_dim": I, "experts": E, "topk": K, "device": DEVICE,
+                                   "quant": "per_1x32", "activation_dtype": torch.bfloat16, "max_tokens": 64,
+                                   "weight_dtype": "torch.float4_e2m1fn_x2"}
+        (q1, s1, _), (q2, s2, _) = (moefarm.ops.quantise(w, "mxfp4") for w in (w1, w2))
+        layer, swizzled = moefarm.Layer(None, **options), moefarm.Layer(None, **options)
+        layer.pack(q1, q2, s1, s2)
+        swizzled.pack(q1, q2, moefarm.ops.swizzle_scales(s1), moefarm.ops.swizzle_scales(s2),
+                      scale_order="32_4_4")
+        x, ids, p = inputs(5)
+        self.assertTrue(torch.equal(layer(x, ids, p), swizzled(x, ids, p)))
+        with self.assertRaisesRegex(moefarm.Error, "scale_order is '8_4'"):
+            layer.pack(q1, q2, s1, s2, scale_order="8_4")
+
     def test_types_of_ids_and_weights(self) -> None:
         layer = bf16_layer()
         x, ids, p = inputs(7)
