@@ -455,7 +455,8 @@ CALL cuTensorMapEncodeTiled(CUtensorMap *ret, CUtensorMapDataType type, cuuint32
                             CUtensorMapFloatOOBfill fill)
 {
     (void)type, (void)at, (void)each, (void)interleave, (void)swizzle, (void)fill;
-    if (rank == sizeof(fake_cuda_tensor.length) / sizeof(*fake_cuda_tensor.length)) {
+    /* launches of several threads may be reported */
+    if (!fake_cuda_launched && rank == sizeof(fake_cuda_tensor.length) / sizeof(*fake_cuda_tensor.length)) {
         fake_cuda_tensor = (struct fake_cuda_tensor){
             .rank = rank, .ahead = promotion == CU_TENSOR_MAP_L2_PROMOTION_L2_256B ? 256 : 128};
         memcpy(fake_cuda_tensor.length, lengths, rank * sizeof(*lengths));
