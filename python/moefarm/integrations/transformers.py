@@ -125,7 +125,7 @@ class _Experts:
     def pack(self, layer: Layer) -> None:
         """Packs the weights into the layer and lets the module's parameters share its memory."""
         m = self.module
-        biases: Dict[str, torch.Tensor] = {}
+        biases: Dict[str, Any] = {}
         if m.has_bias:
             biases = {"b1": self._gate_first(m.gate_up_proj_bias.detach()), "b2": m.down_proj_bias.detach()}
         w1 = m.gate_up_proj.detach()
