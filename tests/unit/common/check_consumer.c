@@ -95,6 +95,24 @@ MF_TEST(errors_of_consumers)
     ck_assert(mf_consumer_takes_error(MF_CONSUMER_MOEFARM, 0.25, why));
 }
 
+/* The step that a consumer runs without a table. */
+MF_TEST(default_of_consumers)
+{
+    static const struct {
+        const char *family, *name;
+        enum mf_consumer of; /* MF_CONSUMER_N_: of none */
+    } cases[] = {{"vllm", "default", MF_CONSUMER_VLLM},
+                 {"sglang", "default", MF_CONSUMER_SGLANG},
+                 {"vllm", "triton_m64", MF_CONSUMER_N_},
+                 {"mine", "default", MF_CONSUMER_N_}};
+    for (size_t i = 0; i < MF_ARRAY_LEN(cases); i++) {
+        const struct mf_consumer_step step = {cases[i].family, cases[i].name, GEMM1 | GEMM2, false, true};
+        for (enum mf_consumer c = 0; c < MF_CONSUMER_N_; c++)
+            ck_assert(mf_consumer_default(c, &step) == (c == cases[i].of));
+        ck_assert(mf_consumer_any_default(&step) == (cases[i].of != MF_CONSUMER_N_));
+    }
+}
+
 MF_TEST(tables_of_consumers)
 {
     for (enum mf_consumer c = 0; c < MF_CONSUMER_N_; c++)
