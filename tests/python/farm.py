@@ -9,7 +9,7 @@ import pathlib
 import subprocess
 import tempfile
 import time
-from typing import Any, List, Sequence
+from typing import Any, List, Mapping, Optional, Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("MOEFARM_BUILD", ROOT / "build/dev"))
@@ -22,9 +22,12 @@ START_S = 60
 class Farm:
     """moefarmd and its workers. `url` is the API's address."""
 
-    def __init__(self, *options: str, scheme: str = "http", devices: Sequence[str] = ("cpu:0",)) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="moefarm-client-")
+    def __init__(self, *options: str, scheme: str = "http", devices: Sequence[str] = ("cpu:0",),
+                 worker_options: Sequence[str] = (), environment: Optional[Mapping[str, str]] = None) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="moefarm-farm-")
         self.folder = pathlib.Path(self._folder.name)
+        # runners end without deleting their temporary folders
+        self.environment = {**os.environ, "TMPDIR": self._folder.name, **(environment or {})}
         self._processes: List[Any] = []
         ports = self.folder / "ports"
         self.start("server/moefarmd", "--state", str(self.folder / "state"), "--http", "127.0.0.1:0", "--hub",
@@ -35,13 +38,13 @@ class Farm:
         for i, device in enumerate(devices):
             self.start("worker/moefarm-worker", "--coordinator", f"tcp://127.0.0.1:{self.ports['hub']}",
                        "--device", device, "--name", f"w{i}", "--spool", str(self.folder / f"spool{i}"),
-                       "--lock-dir", str(self.folder), "--no-sandbox")
+                       "--lock-dir", str(self.folder), "--no-sandbox", *worker_options)
 
     def start(self, program: str, *arguments: str) -> None:
         log = self.folder / f"{pathlib.Path(program).name}-{len(self._processes)}.log"
         with open(log, "wb") as file:
             self._processes.append(subprocess.Popen([str(BUILD / program), *arguments], stdout=file,
-                                                    stderr=file))
+                                                    stderr=file, env=self.environment))
 
     def _wait_for(self, path: pathlib.Path, text: str) -> str:
         end = time.monotonic() + START_S

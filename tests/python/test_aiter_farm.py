@@ -12,20 +12,16 @@ import os
 import pathlib
 import subprocess
 import sys
-import tempfile
-import time
 import unittest
 import urllib.request
-from typing import Any, Dict, List
+from typing import Any, Dict
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import aiter_host  # noqa: E402
+import farm as farms  # noqa: E402
 
-BUILD = pathlib.Path(os.environ.get("MOEFARM_BUILD", aiter_host.ROOT / "build/dev"))
-MISSING = aiter_host.missing() or ("" if (BUILD / "server/moefarmd").exists() else f"{BUILD} is not built")
+MISSING = aiter_host.missing() or farms.MISSING
 LIMIT_S = 240
-HEAD = ("token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,"
-        "doweight_stage1")
 FNUZ = "torch.float8_e4m3fnuz"
 ASM = "_ZN5aiter49fmoe_stage1_bf16_pertokenInt8_g1u1_32x128_3tg_pf{}E"
 CK1 = "moe_ck2stages_gemm1_256x32x64x{}_1x4_MulABScale_v1_Nswizzle0_Quant1_MulRoutedWeight0_silu_I8_I8_B16"
@@ -45,67 +41,37 @@ REFERENCES = {"Silu bfloat16 No 0": 2, "Gelu bfloat16 No 0": 2, "Silu int8 per_T
               "Silu float8_e4m3fn per_1x128 0": 2}
 
 
-class Farm:
-    """moefarmd and one CPU worker in a temporary folder."""
+class Farm(farms.Farm):
+    """moefarmd and one worker with a family in Python."""
 
-    def __init__(self, folder: str, family: str, device: str, **environment: str) -> None:
-        self.folder = pathlib.Path(folder)
-        # runners end without deleting the temporary folders of aiter_host.py
-        self.environment = {**os.environ, "TMPDIR": folder, **environment}
-        self.processes: List[Any] = []
-        self.start("server/moefarmd", "--state", str(self.folder / "farm"), "--http", "127.0.0.1:0", "--hub",
-                   "127.0.0.1:0", "--port-file", str(self.folder / "ports"))
-        ports = dict(line.replace("=", " ").split() for line in self.wait_for("ports", "hub").splitlines())
-        self.url = f"http://127.0.0.1:{ports['http']}"
-        self.start("worker/moefarm-worker", "--coordinator", f"tcp://127.0.0.1:{ports['hub']}", "--device",
-                   device, "--name", "t", "--spool", str(self.folder / "spool"), "--lock-dir", folder,
-                   "--no-sandbox", "--families", "move,aiter", "--python", sys.executable, "--family-py",
-                   str(pathlib.Path(__file__).with_name(family)))
-
-    def start(self, program: str, *arguments: str) -> None:
-        with open(self.folder / f"{pathlib.Path(program).name}.log", "wb") as log:
-            self.processes.append(subprocess.Popen([str(BUILD / program), *arguments], env=self.environment,
-                                                   stdout=log, stderr=log))
-
-    def wait_for(self, file: str, text: str) -> str:
-        path, end = self.folder / file, time.monotonic() + 60
-        while not path.exists() or text not in path.read_text():
-            if time.monotonic() > end:
-                raise AssertionError(f"{path} does not contain {text}")
-            time.sleep(0.05)
-        return path.read_text()
+    def __init__(self, family: str, device: str, **environment: str) -> None:
+        super().__init__(devices=(device,), environment=environment, worker_options=(
+            "--families", "move,aiter", "--python", sys.executable, "--family-py",
+            str(pathlib.Path(__file__).with_name(family))))
 
     def run(self, *arguments: str) -> str:
-        command = [str(BUILD / "cli/moefarm"), *arguments]
+        command = [str(farms.BUILD / "cli/moefarm"), *arguments]
         done = subprocess.run(command, env={**self.environment, "MOEFARM_URL": self.url}, text=True,
                               capture_output=True, timeout=LIMIT_S, check=False)
         if done.returncode != 0:
-            logs = "".join(path.read_text()[-2000:] for path in self.folder.glob("*.log"))
-            raise AssertionError(f"{' '.join(command)}: {done.stdout}{done.stderr}{logs}")
+            raise AssertionError(f"{' '.join(command)}: {done.stdout}{done.stderr}{self.logs()}")
         return done.stdout
 
     def tune(self, shape: str, batch: int = 1, consumer: str = "aiter") -> Dict[str, Dict[str, Any]]:
         """Tunes a shape; returns the steps of family aiter by name. `batch` counts the calls."""
         file = self.folder / "shapes.csv"
-        file.write_text(f"{HEAD}\n{shape}\n")
+        file.write_text(f"{farms.HEAD}\n{shape}\n")
         self.run("submit", str(file), "--consumer", consumer, "--topk", "2", "--regret", "none")
         self.run("watch", str(batch))
         url = f"{self.url}/api/v1/tasks/{batch}/steps?family=aiter"
         with urllib.request.urlopen(url, timeout=10) as reply:
             return {step["name"]: step for step in json.load(reply)["items"]}
 
-    def stop(self) -> None:
-        for process in reversed(self.processes):
-            process.terminate()
-            process.wait(30)
-
 
 @unittest.skipIf(MISSING, MISSING)
 class OnFarm(unittest.TestCase):
     def farm(self, family: str = "aiter_cpu_family.py", device: str = "cpu:0", **environment: str) -> Farm:
-        folder = tempfile.TemporaryDirectory(prefix="moefarm-aiter-farm-")
-        self.addCleanup(folder.cleanup)
-        farm = Farm(folder.name, family, device, **environment)
+        farm = Farm(family, device, **environment)
         self.addCleanup(farm.stop)
         return farm
 
