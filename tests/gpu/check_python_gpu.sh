@@ -14,8 +14,8 @@
 #
 # Environment: DEVICE (default: hip:nvidia:0); STATE, a folder that keeps the compiled kernels and the tables
 # (default: a new one); NO_SANDBOX, not empty to run without a sandbox; SECONDS_PLANTED, SECONDS_BOARD and
-# SECONDS_PEERS, limits of the parts (150, 140 and 300); PEERS, modules with families; SHAPES, files with
-# shapes, one batch each, the most important one first.
+# SECONDS_PEERS, limits of the parts (150, 140 and 300); PEERS, modules with families; FAMILIES, the families
+# of part peers (default: all); SHAPES, files with shapes, one batch each, the most important one first.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -131,6 +131,7 @@ check_peers() {
     for module in ${PEERS:?modules with families}; do
         options+=(--family-py "$module")
     done
+    [ -z "${FAMILIES:-}" ] || options+=(--families "$FAMILIES")
     start_farm peers "${options[@]}"
     for shapes in ${SHAPES:?files with shapes}; do
         "$moefarm" submit "$shapes" --consumer any,moefarm,vllm --time-cap-ms 30000 --regret none
