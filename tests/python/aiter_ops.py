@@ -33,9 +33,58 @@ def decode_weight(w: Any, scale: Any) -> Any:
     return values * blocks.repeat_interleave(128, 1).repeat_interleave(128, 2)
 
 
+# ---- fp4 (e2m1) with a scale (e8m0) per 32 values; two values per byte, the first in the low nibble ----
+
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+def to_mxfp4(x: Any) -> Tuple[Any, Any]:
+    """Bytes [rows, cols / 2] and scales [rows, cols / 32]."""
+    groups = x.double().reshape(x.shape[0], -1, 32)
+    exponent = torch.ceil(torch.log2(groups.abs().amax(2).clamp(min=2.0 ** -100) / 6.0))
+    scaled = groups / 2.0 ** exponent[..., None]
+    levels = torch.tensor(E2M1, dtype=torch.float64)
+    codes = (scaled.abs()[..., None] - levels).abs().argmin(-1) + 8 * (scaled < 0)
+    codes = codes.view(x.shape[0], -1).to(torch.uint8)
+    return codes[:, ::2] | codes[:, 1::2] << 4, (exponent + 127).to(torch.uint8)
+
+
+def of_mxfp4(values: Any, scale: Any) -> Any:
+    """The values of bytes [..., cols / 2] with scales [..., cols / 32], both of any one-byte type."""
+    data = values.view(torch.uint8).long()
+    codes = torch.stack((data & 15, data >> 4), -1).flatten(-2)
+    decoded = torch.tensor(E2M1, dtype=torch.float64)[codes & 7] * (1 - 2 * (codes >> 3)).double()
+    return decoded * (2.0 ** (scale.view(torch.uint8).double() - 127)).repeat_interleave(32, -1)
+
+
+def is_mxfp4(values: Any) -> bool:
+    return bool(values.dtype == torch.float4_e2m1fn_x2)
+
+
+def unshuffle_scale(scale: Any, rows: int, cols: int) -> Any:
+    """The inverse of AITER's e8m0_shuffle for [rows, cols]."""
+    padded_rows, padded_cols = scale.shape
+    tiles = scale.view(torch.uint8).view(padded_rows // 32, padded_cols // 8, 4, 16, 2, 2)
+    return tiles.permute(0, 5, 3, 1, 4, 2).reshape(padded_rows, padded_cols)[:rows, :cols]
+
+
+def decode_shuffled_mxfp4(w: Any, scale: Any) -> Any:
+    experts, rows, cols = w.shape
+    plain = unshuffle(w.view(torch.uint8))
+    return of_mxfp4(plain, unshuffle_scale(scale, experts * rows, cols // 16).view(experts, rows, -1))
+
+
+def quantise_mxfp4(x: Any, **_: Any) -> Tuple[Any, Any]:
+    """Stands for AITER's operator, which also sorts the scales; here they stay in the order of the rows."""
+    values, scale = to_mxfp4(x)
+    return values.view(torch.float4_e2m1fn_x2), scale.view(torch.float8_e8m0fnu)
+
+
 def decode_rows(values: Any, scale: Any, transposed: bool) -> Any:
     """Values of activations [rows, cols] with one scale, a scale per row, or a scale per 1x128."""
     rows, cols = values.shape
+    if is_mxfp4(values):
+        return of_mxfp4(values, scale)
     if scale is None or scale.numel() == 0:
         return values.double()
     if scale.numel() in (1, rows):
@@ -43,6 +92,10 @@ def decode_rows(values: Any, scale: Any, transposed: bool) -> Any:
     groups = scale.double().reshape(-1)
     groups = groups.view(cols // 128, rows).t() if transposed else groups.view(rows, cols // 128)
     return values.double() * groups.repeat_interleave(128, 1)
+
+
+def decode_shuffled(w: Any, scale: Any) -> Any:
+    return decode_shuffled_mxfp4(w, scale) if is_mxfp4(w) else decode_weight(unshuffle(w), scale)
 
 
 def quantise(x: Any, dtype: Any, kind: str) -> Tuple[Any, Any]:
@@ -99,6 +152,7 @@ class Ops:
         self.aiter.dynamic_per_token_scaled_quant = self.quantise_rows
         self.aiter.moe_sorting_opus_get_workspace_size = lambda *_: 0
         aiter.fused_moe.torch = CpuTorch()
+        aiter.fused_moe.fused_dynamic_mxfp4_quant_moe_sort = quantise_mxfp4
         for name, stand_in in (
                 ("moe_sorting_opus_fwd", self.sort), ("ck_moe_stage1_fwd", self.ck_stage1),
                 ("ck_moe_stage2_fwd", self.ck_stage2), ("moe_stage1_g1u1", self.asm_stage1),
@@ -142,8 +196,8 @@ class Ops:
         self._begin(a.kernelName)
         assert a.w2.is_shuffled, "AITER would choose the kernels for plain weights"
         h = a.inter_states
-        rows = decode_rows(h.reshape(-1, h.shape[-1]), a.a2_scale, False).view(h.shape)
-        weight, y = decode_weight(unshuffle(a.w2), a.w2_scale), a.out.double()
+        rows = decode_rows(h.reshape(-1, h.shape[-1]), a.a2_scale, False).view(*h.shape[:2], -1)
+        weight, y = decode_shuffled(a.w2, a.w2_scale), a.out.double()
         for row, token, slot, expert in self._routes(a):
             factor = 1.0 if a.sorted_weights is None else float(a.sorted_weights[row])
             y[token] += rows[token, slot] @ weight[expert].t() * factor
@@ -182,7 +236,7 @@ class Ops:
 
     def _stage1(self, a: Any, x: Any, topk: int) -> Any:
         self._begin(a.kernelName)
-        weight = decode_weight(unshuffle(a.w1), a.w1_scale)
+        weight = decode_shuffled(a.w1, a.w1_scale)
         h = torch.full((x.shape[0], topk, a.w1.shape[1] // 2), float("nan"), dtype=torch.float64)
         for row, token, slot, expert in self._routes(a):
             factor = 1.0 if a.sorted_weights is None else float(a.sorted_weights[row])

@@ -6,12 +6,14 @@ operators, and runs rows of a table through AITER's own fused_moe.
 AITER's functions, weight layouts and dispatcher are the real ones. The operators are replaced (aiter_ops.py),
 so that the test shows that each operator gets the arguments from which the right result follows. Skipped if
 the interpreter cannot import AITER's sources. One process has one device class."""
+import dataclasses
 import os
 import pathlib
 import subprocess
 import sys
 import unittest
 from typing import Any, Dict, List, NamedTuple, Tuple
+from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import aiter_host  # noqa: E402
@@ -90,6 +92,25 @@ def make_layer(kind: Tuple[str, str, str, bool]) -> Layer:
         if scale is not None:
             tensors[f"{name}_scale"] = scale
     return Layer(shape, tensors, expected(shape, tensors))
+
+
+def mxfp4_layer(shape: "Shape") -> Layer:
+    """A layer with fp4 weights, as bytes [E, N, K / 2] and scales [E, N, K / 32]."""
+    torch.manual_seed(7)
+    tensors, weights = {"x": torch.randn(T, H).bfloat16()}, {}
+    tensors["topk_weights"], ids = torch.randn(T, E).softmax(-1).topk(K)
+    tensors["topk_ids"] = ids.int()
+    for name, size in (("w1", (E, 2 * I, H)), ("w2", (E, H, I))):
+        values, scale = aiter_ops.to_mxfp4(torch.randn(size[0] * size[1], size[2]) / 10)
+        tensors[name] = values.view(*size[:2], -1)
+        tensors[f"{name}_scale"] = scale.view(*size[:2], -1).view(torch.float8_e8m0fnu)
+        weights[name] = aiter_ops.of_mxfp4(tensors[name], tensors[f"{name}_scale"])
+    x = aiter_ops.of_mxfp4(*aiter_ops.to_mxfp4(tensors["x"]))
+    gate, up = torch.einsum("th,tknh->tkn", x, weights["w1"][ids]).chunk(2, -1)
+    h = (torch.nn.functional.silu(gate) * up).bfloat16().view(T * K, I)
+    h = aiter_ops.of_mxfp4(*aiter_ops.to_mxfp4(h)).view(T, K, I)
+    z = torch.einsum("tki,tkhi->tkh", h, weights["w2"][ids])
+    return Layer(shape, tensors, (z * tensors["topk_weights"][..., None].double()).sum(1))
 
 
 def through_quant(x: Any, shape: "Shape") -> Any:
@@ -302,6 +323,26 @@ class OneRow(unittest.TestCase):
         kernel.weights = launch.convert_weights(AITER, layer.shape, layer.tensors)
         self.assertLess(error_of(kernel.forward(layer.tensors), layer.y), 0.03)
         kernel.close()
+
+    @unittest.skipIf(GFX != "gfx950", "AITER has kernels for fp4 on gfx950 only")
+    def test_rows_of_fp4(self) -> None:
+        """Runs a row of CK's kernels. The farm has no steps for them, but fused_moe computes the layer. With
+        FlyDSL, AITER runs other kernels than those of the row, unless AITER_FLYDSL_FORCE is 0."""
+        fp4 = "torch.float4_e2m1fn_x2"
+        shape = Shape(T, H, I, E, K, "ActivationType.Silu", "torch.bfloat16", fp4, fp4, "QuantType.per_1x32",
+                      True, False)
+        layer = mxfp4_layer(shape)
+        known = [t for t in capture(shape) if t.generator == "ck" and t.block_m == 32]
+        one, two = (next(t.name for t in known if t.stage == stage) for stage in ("stage1", "stage2"))
+        kernel = adapter.family.open_row(self.row(shape, block_m=32, kernelName1=one, kernelName2=two), shape)
+        kernel.weights = launch.convert_weights(AITER, shape, layer.tensors)
+        with self.assertRaisesRegex(production.RowNotUsed, "fused_moe chose flydsl_moe1_afp4_wfp4_bf16_"):
+            kernel.forward(layer.tensors)
+        with mock.patch.dict(os.environ, AITER_FLYDSL_FORCE="0"):
+            self.assertLess(error_of(kernel.forward(layer.tensors), layer.y), 0.02)
+        self.assertEqual(OPS.calls, [one, two])
+        with self.assertRaisesRegex(ValueError, "layouts that the farm has no name for"):
+            adapter.family.open_row({}, dataclasses.replace(shape, q_dtype_a="torch.float8_e4m3fn"))
 
     def test_a_row_with_another_key_is_not_used(self) -> None:
         layer = make_layer(KINDS[4])

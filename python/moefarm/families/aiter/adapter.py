@@ -13,7 +13,7 @@ from moefarm.torch_family import TorchKernel, as_torch
 from . import source
 from .launch import Copy, Launcher, Sorter, Weights, convert_weights, finish
 from .production import Row
-from .steps import SORT, NotLaunched, describe, describe_sort, sorts_of, unknown_layouts
+from .steps import SORT, NotLaunched, describe, describe_sort, sorts_of, unknown_row_layouts
 from .tasks import KEY_COLUMNS, Task, UnknownTask
 
 Offer = Union[Candidate, Rejection]
@@ -115,7 +115,7 @@ class AiterFamily(Family):
         raise ValueError(f"AITER {aiter.version()} does not enumerate {candidate.name} for {shape}")
 
     def open_row(self, row: Mapping[str, Any], shape: Shape) -> FusedMoe:
-        refusal = unknown_layouts(shape) or (f"AITER's keys cannot express form '{shape.form}'"
+        refusal = unknown_row_layouts(shape) or (f"AITER's keys cannot express form '{shape.form}'"
                                              if shape.form else "")
         if refusal:
             raise ValueError(refusal)

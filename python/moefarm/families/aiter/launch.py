@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 from moefarm.family import Shape
 
 from .source import Aiter
-from .steps import quantises_h
+from .steps import is_mxfp4, quantises_h
 from .tasks import Task
 
 Tensors = Mapping[str, Any]  # torch tensors under the names of moefarm.family.Kernel.launch
@@ -29,11 +29,21 @@ def dtype_of(aiter: Aiter, name: str) -> Any:
 
 def convert_weights(aiter: Aiter, shape: Shape, tensors: Tensors) -> Dict[str, Weights]:
     """Shuffles weights as AITER's kernels read them. Scales keep their order and get AITER's dimensions."""
+    if is_mxfp4(shape):
+        return {name: mxfp4_weight(aiter, tensors, name) for name in ("w1", "w2")}
     converted = {}
     for name in ("w1", "w2"):
         values = aiter.tuner.shuffle_weight(tensors[name], (16, 16))
         converted[name] = Weights(values, weight_scale(shape, tensors, name))
     return converted
+
+
+def mxfp4_weight(aiter: Aiter, tensors: Tensors, name: str) -> Weights:
+    """Values and scales as fused_moe() takes them for fp4 activations (ROCm/aiter,
+    op_tests/test_moe_2stage.py)."""
+    values, scale = tensors[name], tensors[f"{name}_scale"]
+    shuffled = aiter.tuner.shuffle_weight(values.view(aiter.torch.float4_e2m1fn_x2), (16, 16))
+    return Weights(shuffled, aiter.tuner.fp4_utils.e8m0_shuffle(scale.reshape(-1, scale.shape[-1])))
 
 
 def weight_scale(shape: Shape, tensors: Tensors, name: str) -> Any:

@@ -29,9 +29,7 @@ class Row:
         """Computes the layer and returns y [token, model_dim]. `tensors` has x, topk_ids and topk_weights,
         `weights` is the result of convert_weights. Raises RowNotUsed."""
         with self._dispatcher():
-            result = _fused_moe(self.aiter, self.row, tensors, weights)
-        _check_used(self.row, list(self.choices.values()))
-        return result
+            return _fused_moe(self.aiter, self.row, tensors, weights)
 
     @contextlib.contextmanager
     def _dispatcher(self) -> Iterator[None]:
@@ -43,7 +41,9 @@ class Row:
             key = (arguments, tuple(sorted(options.items())))
             if key not in self.choices:
                 with _table(self.aiter, self.table, original):
-                    self.choices[key] = original(*arguments, **options)
+                    choice = original(*arguments, **options)
+                _check_used(self.row, choice)  # before AITER runs other kernels
+                self.choices[key] = choice
             return self.choices[key]
 
         module.get_2stage_cfgs = choose
@@ -106,8 +106,8 @@ def _kernels_of(metadata: Any) -> Dict[str, List[str]]:
 _KERNELS = ("_ZN", "moe_", "flydsl", "opus", "cktile")  # prefixes of kernel names
 
 
-def _check_used(row: Mapping[str, Any], chosen: List[Any]) -> None:
-    used = _kernels_of(chosen[-1] if chosen else None)
+def _check_used(row: Mapping[str, Any], choice: Any) -> None:
+    used = _kernels_of(choice)
     for stage, column in (("stage1", "kernelName1"), ("stage2", "kernelName2")):
         kernel = str(row.get(column) or "")
         if kernel and kernel not in used[stage]:

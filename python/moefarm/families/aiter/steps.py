@@ -47,6 +47,17 @@ def unknown_layouts(shape: Shape) -> str:
             "have layouts that the farm has no name for")
 
 
+def is_mxfp4(shape: Shape) -> bool:
+    """True if activations and weights are fp4 with a scale (e8m0) per 32 values."""
+    formats = {shape.q_dtype_a, shape.q_dtype_w}
+    return shape.q_type == "QuantType.per_1x32" and formats == {"torch.float4_e2m1fn_x2"}
+
+
+def unknown_row_layouts(shape: Shape) -> str:
+    """Like unknown_layouts, for fused_moe(), which needs no layouts of tensors between kernels."""
+    return "" if is_mxfp4(shape) else unknown_layouts(shape)
+
+
 def refuse(shape: Shape, task: Task) -> None:
     """Raises NotLaunched if the family cannot launch the task."""
     if unknown_layouts(shape):
