@@ -6,11 +6,12 @@
 
 All run in one process. The model has the sizes of the named model, fewer layers and random weights. A step is
 a forward of one token per sequence, without a key-value cache. `forward` is the step as Python issues it;
-`graph` is a replay of the step in a CUDA graph. The rate is that of the faster one. Errors are relative to
-`eager`."""
+`graph` is a replay of the step in a CUDA graph. Times are medians of rounds in which the implementations take
+turns. The rate is that of the faster one. An error is relative to `eager`, the median of 16 tokens."""
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import statistics
 import sys
@@ -38,8 +39,8 @@ MODELS: Dict[str, Any] = {
 }
 IMPLEMENTATIONS = ("eager", "batched_mm", "grouped_mm", NAME)
 NOT_CAPTURED = ("eager",)  # waits for the device
-SEQUENCES, PROMPT = 4, 33  # of the tokens whose logits are compared
-WARMUP, REPEATS, TARGET_S = 3, 5, 0.1
+SEQUENCES, PROMPT = 2, 8  # of the tokens whose logits are compared
+WARMUP, ROUNDS, TARGET_S = 3, 7, 0.1
 
 
 class Result(NamedTuple):
@@ -55,6 +56,14 @@ class Result(NamedTuple):
         """Tokens per second."""
         times = [ms for ms in (self.forward_ms, self.graph_ms) if ms]
         return self.batch / min(times) * 1e3 if times else 0.0
+
+
+class _Steps(NamedTuple):
+    """What is measured of one implementation at one batch size."""
+
+    forward: Optional[Callable[[], Any]]
+    graph: Any  # torch.cuda.CUDAGraph, or None
+    note: str
 
 
 class Bench:
@@ -73,8 +82,10 @@ class Bench:
                 self.model = getattr(transformers, kind + "ForCausalLM")(self.config).eval()
         finally:
             torch.set_default_dtype(default_dtype)
+        self.packed: Any = None  # the copy of the model that has moefarm's experts
+        # One token attends to itself only. Without these entries, GptOss makes its masks on the host.
+        self.masks = {"full_attention": None, "sliding_attention": None} if kind == "GptOss" else None
         self.prompt = self._tokens(SEQUENCES, PROMPT)
-        self.expected: Optional[torch.Tensor] = None
 
     def _tokens(self, *shape: int) -> torch.Tensor:
         return torch.randint(0, self.config.vocab_size, shape, device=self.device)
@@ -83,40 +94,53 @@ class Bench:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
-    def select(self, implementation: str, table: Optional[str]) -> None:
-        """Packing moefarm's layers is final, so select moefarm last."""
-        if implementation == NAME:
-            prepare(self.model, table)
-        else:
-            self.model.set_experts_implementation(implementation)
+    def _empty_cache(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
-    def error(self, implementation: str) -> Optional[float]:
-        """Relative error of the logits. None: there is no `eager` to compare with."""
-        with torch.no_grad():
-            logits = self.model(input_ids=self.prompt, use_cache=False).logits.float()
-        if implementation == "eager":
-            self.expected = logits
-        if self.expected is None:
-            return None
-        return float((logits - self.expected).norm() / self.expected.norm())
+    def prepare(self, table: Optional[str]) -> None:
+        """Makes a copy of the model with moefarm's experts, so that all implementations can take turns."""
+        self.packed = copy.deepcopy(self.model)
+        prepare(self.packed, table)
+
+    def select(self, implementation: str) -> Any:
+        """Returns the model with this implementation of the experts."""
+        if implementation == NAME:
+            return self.packed
+        self.model.set_experts_implementation(implementation)
+        return self.model
+
+    def errors(self, implementations: Sequence[str]) -> Dict[str, Optional[float]]:
+        """Relative errors of the tokens' logits against `eager`, their median. None: out of memory."""
+        found = {name: self._logits(name) for name in implementations}
+        expected = found.get("eager")
+        if expected is None:
+            return {}
+        return {name: None if got is None else
+                float(((got - expected).norm(dim=-1) / expected.norm(dim=-1)).median())
+                for name, got in found.items() if name != "eager"}
+
+    def _logits(self, implementation: str) -> Optional[torch.Tensor]:
+        result = None
+        try:
+            with torch.no_grad():
+                result = self.select(implementation)(input_ids=self.prompt, use_cache=False).logits.float()
+        except torch.OutOfMemoryError:
+            pass
+        self._empty_cache()
+        return result
 
     def time_ms(self, step: Callable[[], Any]) -> float:
-        """Median time of a step over several runs of about 0.1 s."""
-        for _ in range(WARMUP):
-            step()
-        self._synchronize()
+        """Time of a step in a run of about 0.1 s."""
         start = time.perf_counter()
         step()
         self._synchronize()
         n = max(1, min(200, round(TARGET_S / (time.perf_counter() - start))))
-        samples = []
-        for _ in range(REPEATS):
-            start = time.perf_counter()
-            for _ in range(n):
-                step()
-            self._synchronize()
-            samples.append((time.perf_counter() - start) / n * 1e3)
-        return statistics.median(samples)
+        start = time.perf_counter()
+        for _ in range(n):
+            step()
+        self._synchronize()
+        return (time.perf_counter() - start) / n * 1e3
 
     def capture(self, step: Callable[[], Any]) -> Any:
         make_stream: Any = torch.cuda.Stream  # torch declares no types for it
@@ -130,27 +154,52 @@ class Bench:
             step()
         return graph
 
-    def measure(self, implementation: str, batch: int) -> Result:
-        tokens = self._tokens(batch, 1)
+    def _open(self, implementation: str, tokens: torch.Tensor) -> _Steps:
+        model, options = self.select(implementation), {"attention_mask": self.masks} if self.masks else {}
 
-        def step() -> Any:
-            return self.model(input_ids=tokens, use_cache=False)
+        def forward() -> Any:
+            return model(input_ids=tokens, use_cache=False, **options)
 
-        forward = graph_ms = None
+        graph = None
         note = ""
+        try:
+            for _ in range(WARMUP):
+                forward()
+            self._synchronize()
+            if self.device.type == "cuda" and implementation not in NOT_CAPTURED:
+                graph = self.capture(forward)
+        except torch.OutOfMemoryError:
+            return _Steps(None, None, "out of memory")
+        except RuntimeError as error:
+            note = " ".join(str(error).split())[:60]
+        return _Steps(forward, graph, note)
+
+    def measure(self, implementations: Sequence[str], batch: int) -> List[Result]:
+        """Medians over rounds in which the implementations take turns."""
+        tokens = self._tokens(batch, 1)
+        forwards: Dict[str, List[float]] = {name: [] for name in implementations}
+        graphs: Dict[str, List[float]] = {name: [] for name in implementations}
         with torch.no_grad():
-            try:
-                forward = self.time_ms(step)
-                if self.device.type == "cuda" and implementation not in NOT_CAPTURED:
-                    graph = self.capture(step)
-                    graph_ms = self.time_ms(graph.replay)
-            except torch.OutOfMemoryError:
-                note = "out of memory"
-            except RuntimeError as error:
-                note = " ".join(str(error).split())[:60]
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
-        return Result(implementation, batch, forward, graph_ms, note)
+            opened = {}
+            for name in implementations:
+                opened[name] = self._open(name, tokens)
+                self._empty_cache()
+            for _ in range(ROUNDS):
+                for name, steps in opened.items():
+                    self.select(name)
+                    if steps.forward:
+                        forwards[name].append(self.time_ms(steps.forward))
+                    if steps.graph:
+                        graphs[name].append(self.time_ms(steps.graph.replay))
+        notes = {name: steps.note for name, steps in opened.items()}
+        opened.clear()
+        self._empty_cache()
+        return [Result(name, batch, _median(forwards[name]), _median(graphs[name]), notes[name])
+                for name in implementations]
+
+
+def _median(samples: List[float]) -> Optional[float]:
+    return statistics.median(samples) if samples else None
 
 
 def _milliseconds(value: Optional[float]) -> str:
@@ -161,7 +210,7 @@ def lines(results: Sequence[Result], baseline: str = "grouped_mm") -> Iterator[s
     """The table, one row per batch size and implementation."""
     yield f"{'batch':>5}  {'experts':<11} {'forward ms':>10} {'graph ms':>9} {'tokens/s':>10} {'ratio':>6}"
     rates = {(r.batch, r.implementation): r.rate() for r in results}
-    for r in sorted(results, key=lambda result: result.batch):
+    for r in results:
         base = rates.get((r.batch, baseline))
         ratio = f"{r.rate() / base:.2f}" if base else "-"
         yield (f"{r.batch:>5}  {r.implementation:<11} {_milliseconds(r.forward_ms):>10} "
@@ -177,7 +226,7 @@ def _numbers(text: str) -> List[int]:
 
 
 def _implementations(text: str) -> List[str]:
-    """In the order of IMPLEMENTATIONS: `eager` first, because it is the reference; moefarm last."""
+    """In the order of IMPLEMENTATIONS."""
     names = text.split(",")
     if not set(names) <= set(IMPLEMENTATIONS):
         raise ValueError
@@ -207,13 +256,12 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     name = torch.cuda.get_device_name(bench.device) if bench.device.type == "cuda" else "CPU"
     print(f"{options.model}, {bench.layers} layers, bfloat16, random weights; {name}, torch "
           f"{torch.__version__}, transformers {transformers.__version__}", flush=True)
-    results, errors = [], {}
-    for implementation in options.experts:
-        bench.select(implementation, options.table)
-        errors[implementation] = error = bench.error(implementation)
-        if error is not None and implementation != "eager":
-            print(f"{implementation}: error of the logits {error:.4f}", flush=True)
-        results += [bench.measure(implementation, batch) for batch in options.batch]
+    if NAME in options.experts:
+        bench.prepare(options.table)
+    errors = bench.errors(options.experts)
+    for implementation, error in errors.items():
+        print(f"{implementation}: error of the logits {'out of memory' if error is None else f'{error:.4f}'}")
+    results = [result for batch in options.batch for result in bench.measure(options.experts, batch)]
     for line in lines(results):
         print(line)
     if options.json:

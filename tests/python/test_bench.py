@@ -28,7 +28,7 @@ class Bench(unittest.TestCase):
             saved = json.loads(file.read_text(encoding="utf-8"))
         self.assertEqual(status, 0)
         self.assertEqual([(r["implementation"], r["batch"]) for r in saved["results"]],
-                         [(name, n) for name in ("eager", "grouped_mm", "moefarm") for n in (1, 3)])
+                         [(name, n) for n in (1, 3) for name in ("eager", "grouped_mm", "moefarm")])
         self.assertTrue(all(r["forward_ms"] > 0 and r["graph_ms"] is None for r in saved["results"]))
         self.assertLess(saved["errors"]["moefarm"], 0.03)
         self.assertRegex(out.getvalue(), r"moefarm: error of the logits 0\.0\d+")

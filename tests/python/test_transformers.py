@@ -188,7 +188,7 @@ class Prepare(unittest.TestCase):
             with contextlib.redirect_stdout(io.StringIO()) as out:
                 moefarm.prepare(model, table)
             self.assertIn("tuned rows for 1, 64 tokens", out.getvalue())
-            self.assertTrue(torch.equal(logits(model, prompt()), logits(plain, prompt())))
+            self.assertLessEqual(exceptions(logits(model, prompt()), logits(plain, prompt())), TIES)
 
     def test_other_implementations_fail_on_packed_weights(self) -> None:
         model = prepared("gpt-oss")
