@@ -61,14 +61,15 @@ static void print_name(const struct plan *c, const struct mf_shape *s, char buf[
               *w1 ? "_" : "", w1);
 }
 
-/* Returns the bytes of shared memory for the activations of one GEMM with their scales. */
+/* Returns the bytes of shared memory for the routes and for the activations of one GEMM with their scales. */
 static uint32_t shared_bytes(const struct mf_shape *s)
 {
     int64_t slots = s->token * s->topk,
             x = s->token * (s->model_dim * INT64_C(2) + (s->model_dim / 128 + 1) * 4);
     int64_t h = slots * (s->inter_dim * INT64_C(2) + (s->inter_dim / 128 + 1) * 4);
+    int64_t routes = (slots * 8 + 127) / 128 * 128;
     /* plus the maximum magnitude per warp */
-    return (uint32_t)MF_MIN(MF_MAX(x, h) + 128 + 128, INT64_C(1) << 30);
+    return (uint32_t)MF_MIN(routes + MF_MAX(x, h) + 128 + 128, INT64_C(1) << 30);
 }
 
 static bool is_legal(const struct mf_device_info *device, const struct mf_shape *s,

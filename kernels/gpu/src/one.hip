@@ -17,9 +17,11 @@
  * Activations in shared memory have the values of the format: they are stored as bf16 or, for fp8 formats, as
  * f16 with separate scales.
  *
- * Slots of non-local experts (local_experts.h) get zeros for h and do not contribute to y.
+ * Slots of non-local experts (local_experts.h) get zeros for h and do not contribute to y. Without expert
+ * parallelism such ids are rare, so that stage 2 reads the weights of expert 0 for them instead of branching.
  *
- *   shared memory: x u16 [T][H] | scales of x float [T][GROUPS_H]; later overlaid by
+ *   shared memory: route [T·k] | at a multiple of 128 bytes:
+ *                  x u16 [T][H] | scales of x float [T][GROUPS_H]; later overlaid by
  *                  h u16 [T·k][I] | scales of h [T·k][GROUPS_I] */
 #include "dialect.h"
 #include "args.h"
@@ -118,6 +120,19 @@ MF_DEVICE void load_rows(const u16 *from, i32 rows, i32 cols, u16 *to, float *sc
 #endif
 }
 
+/* ---- routes ---- */
+
+struct route {
+    i32 expert; /* local; -1: not local */
+    float weight;
+};
+MF_DEVICE void load_routes(const mf_hip_one_args &a, route *to)
+{
+    MF_NO_UNROLL
+    for (i32 i = threadIdx.x; i < a.token * MF_K; i += MF_THREADS)
+        to[i] = route{mf_local_expert_of(a.ids, a.types, i), mf_route_weight(a.weights, a.types, i)};
+}
+
 /* ---- h ---- */
 
 #define UP_AT MF_UP_AT(MF_I) /* distance from a gate row to its up row */
@@ -214,7 +229,7 @@ MF_DEVICE bool load_position(int i, i32 *col, i32 *slot, i32 *chunk)
     return flat < MF_COLS * MF_K * CHUNKS_I;
 }
 
-MF_DEVICE void load_w2_rows(const mf_hip_one_args &a, i32 columns, i32 b, rows_of_w2 &v)
+MF_DEVICE void load_w2_rows(const mf_hip_one_args &a, const route *routes, i32 columns, i32 b, rows_of_w2 &v)
 {
     const i32 token = columns / (MF_H / MF_COLS), first = columns % (MF_H / MF_COLS) * MF_COLS;
     MF_UNROLL
@@ -222,17 +237,17 @@ MF_DEVICE void load_w2_rows(const mf_hip_one_args &a, i32 columns, i32 b, rows_o
         i32 col, slot, chunk;
         v[i] = mf_16b{0, 0, 0, 0};
         if (load_position(b * MF_BATCH_Y + i, &col, &slot, &chunk)) {
-            const i32 expert = mf_local_expert_of(a.ids, a.types, token * MF_K + slot);
-            if (expert < 0)
+            const i32 expert = routes[token * MF_K + slot].expert;
+            if (MF_EXPERT_PARALLEL && expert < 0)
                 continue;
-            v[i] = mf_load_once((const u8 *)a.w2 +
-                                place_of_chunk((i64)expert * MF_H + first + col, MF_I * BYTES, chunk));
+            v[i] = mf_load_once((const u8 *)a.w2 + place_of_chunk((i64)MF_MAX(expert, 0) * MF_H + first + col,
+                                                                  MF_I * BYTES, chunk));
         }
     }
 }
 
-MF_DEVICE void multiply_w2_rows(const mf_hip_one_args &a, i32 columns, i32 b, const rows_of_w2 &v,
-                                const u16 *h, const float *hs, float (&sum)[MF_COLS])
+MF_DEVICE void multiply_w2_rows(const mf_hip_one_args &a, const route *routes, i32 columns, i32 b,
+                                const rows_of_w2 &v, const u16 *h, const float *hs, float (&sum)[MF_COLS])
 {
     const i32 token = columns / (MF_H / MF_COLS), first = columns % (MF_H / MF_COLS) * MF_COLS;
     MF_UNROLL
@@ -240,11 +255,11 @@ MF_DEVICE void multiply_w2_rows(const mf_hip_one_args &a, i32 columns, i32 b, co
         i32 col, slot, chunk;
         if (!load_position(b * MF_BATCH_Y + i, &col, &slot, &chunk))
             continue;
-        const i32 row = token * MF_K + slot, k = chunk * EACH, n = first + col,
-                  expert = mf_local_expert_of(a.ids, a.types, row);
-        if (expert < 0)
+        const i32 row = token * MF_K + slot, k = chunk * EACH, n = first + col, local = routes[row].expert,
+                  expert = MF_MAX(local, 0);
+        if (MF_EXPERT_PARALLEL && local < 0)
             continue;
-        const float weight = MF_WEIGHT1 ? 1.0f : mf_route_weight(a.weights, a.types, row);
+        const float weight = MF_WEIGHT1 ? 1.0f : routes[row].weight;
         float s = weight;
         if (BY_BLOCK)
             s *= hs[row * GROUPS(MF_I) + k / 128] *
@@ -260,7 +275,7 @@ MF_DEVICE void multiply_w2_rows(const mf_hip_one_args &a, i32 columns, i32 b, co
 #endif
         MF_UNROLL
         for (int c = 0; c < MF_COLS; c++)
-            sum[c] += c == col ? part : 0.0f;
+            sum[c] += c == col && local >= 0 ? part : 0.0f;
     }
 }
 
@@ -279,7 +294,9 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, 1) mf_one(const mf_hip_one_args
     extern __shared__ __align__(128) u16 lds[];
     const i32 slots = a.token * MF_K, n_waves = gridDim.x * WAVES;
     const i32 wave = threadIdx.x / MF_WAVE * gridDim.x + blockIdx.x;
-    float *xs = (float *)(lds + a.token * MF_H), *hs = (float *)(lds + slots * MF_I);
+    route *routes = (route *)lds;
+    u16 *rows_at = lds + MF_CEIL(slots * (i32)sizeof(route), 128) * 64;
+    float *xs = (float *)(rows_at + a.token * MF_H), *hs = (float *)(rows_at + slots * MF_I);
     batch v;
     rows_of_w2 rows;
     u32 generation;
@@ -287,11 +304,12 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, 1) mf_one(const mf_hip_one_args
     const i32 first = wave < slots * MF_I ? mf_local_expert_of(a.ids, a.types, wave / MF_I) : -1;
     if (first >= 0)
         load_batch(row_of_w1(a, first, wave % MF_I), 0, v);
-    load_rows((const u16 *)a.x, a.token, MF_H, lds, xs);
+    load_routes(a, routes);
+    load_rows((const u16 *)a.x, a.token, MF_H, rows_at, xs);
     __syncthreads();
     for (i32 u = wave; u < slots * MF_I; u += n_waves) {
         const i32 row = u / MF_I, n = u % MF_I, token = row / MF_K,
-                  expert = mf_local_expert_of(a.ids, a.types, row);
+                  expert = routes[row].expert;
         if (expert < 0) {
             if (threadIdx.x % MF_WAVE == 0)
                 ((u16 *)a.h)[u] = 0;
@@ -303,7 +321,7 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, 1) mf_one(const mf_hip_one_args
         for (i32 b = 0; b < BATCHES; b++) {
             if (b > 0 || u != wave)
                 load_batch(gate, b, v);
-            multiply_batch(a, b, v, expert, n, lds + token * MF_H, xs + token * GROUPS(MF_H), sum);
+            multiply_batch(a, b, v, expert, n, rows_at + token * MF_H, xs + token * GROUPS(MF_H), sum);
         }
         MF_UNROLL
         for (int half = 0; half < MF_HALVES1; half++) {
@@ -313,7 +331,7 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, 1) mf_one(const mf_hip_one_args
             if (BY_TENSOR)
                 sum[half] *= xs[token] * a.w1_scale[expert];
             if (MF_WEIGHT1)
-                sum[half] *= mf_route_weight(a.weights, a.types, row);
+                sum[half] *= routes[row].weight;
 #ifdef MF_BIAS1
             sum[half] += a.b1[(i64)expert * ROWS_W1 + half * MF_I + n];
 #endif
@@ -325,17 +343,17 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, 1) mf_one(const mf_hip_one_args
     mf_grid_arrive(mf_barrier, &generation);
     const i32 n_column_groups = a.token * (MF_H / MF_COLS);
     if (wave < n_column_groups)
-        load_w2_rows(a, wave, 0, rows);
+        load_w2_rows(a, routes, wave, 0, rows);
     mf_grid_wait(mf_barrier, generation);
-    load_rows((const u16 *)a.h, slots, MF_I, lds, hs);
+    load_rows((const u16 *)a.h, slots, MF_I, rows_at, hs);
     __syncthreads();
     for (i32 u = wave; u < n_column_groups; u += n_waves) {
         float sum[MF_COLS] = {0};
         MF_LOOP
         for (i32 b = 0; b < BATCHES_Y; b++) {
             if (b > 0 || u != wave)
-                load_w2_rows(a, u, b, rows);
-            multiply_w2_rows(a, u, b, rows, lds, hs, sum);
+                load_w2_rows(a, routes, u, b, rows);
+            multiply_w2_rows(a, routes, u, b, rows, rows_at, hs, sum);
         }
         store_columns(a, u, sum);
     }

@@ -17,6 +17,20 @@ MF_DEVICE void add(float (&sum)[8], mf_16b v, float w)
     }
 }
 
+/* Finds which of a token's slots have a local expert. */
+template <class ID> MF_DEVICE void find_local(const ID *ids, bool (&ret)[MF_K])
+{
+    MF_UNROLL
+    for (int j = 0; j < MF_K; j++)
+        ret[j] = mf_local_expert(ids[j]) >= 0;
+}
+template <class WEIGHT> MF_DEVICE void load_weights(const WEIGHT *weights, float (&ret)[MF_K])
+{
+    MF_UNROLL
+    for (int j = 0; j < MF_K; j++)
+        ret[j] = mf_float_of(weights[j]);
+}
+
 extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_combine(const mf_hip_combine_args a)
 {
     const i64 n = (i64)a.token * (MF_COLS / 8);
@@ -28,18 +42,22 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_combine(const mf_hip
         float sum[8] = {0};
         mf_16b v[MF_K];
         bool is_local[MF_K];
-        MF_UNROLL
-        for (int j = 0; j < MF_K; j++)
-            is_local[j] = mf_local_expert_of(a.ids, a.types, token * MF_K + j) >= 0;
+        float weight[MF_K];
+        if (a.types & MF_HIP_WIDE_IDS)
+            find_local((const i64 *)a.ids + token * MF_K, is_local);
+        else
+            find_local((const i32 *)a.ids + token * MF_K, is_local);
+        if (MF_WEIGHTED && a.types & MF_HIP_BF16_WEIGHTS)
+            load_weights((const u16 *)a.weights + token * MF_K, weight);
+        else if (MF_WEIGHTED)
+            load_weights((const float *)a.weights + token * MF_K, weight);
         MF_UNROLL
         for (int j = 0; j < MF_K; j++)
             v[j] = MF_EXPERT_PARALLEL && !is_local[j] ? mf_16b{0, 0, 0, 0}
                                                       : mf_load_once(z + (i64)j * MF_COLS);
         MF_UNROLL
-        for (int j = 0; j < MF_K; j++) {
-            if (is_local[j])
-                add(sum, v[j], MF_WEIGHTED ? mf_route_weight(a.weights, a.types, token * MF_K + j) : 1.0f);
-        }
+        for (int j = 0; j < MF_K; j++)
+            add(sum, is_local[j] ? v[j] : mf_16b{0, 0, 0, 0}, MF_WEIGHTED ? weight[j] : 1.0f);
         *(mf_16b *)((u16 *)a.y + token * MF_COLS + col) =
             mf_16b{mf_bf16_pair(sum[0], sum[1]), mf_bf16_pair(sum[2], sum[3]), mf_bf16_pair(sum[4], sum[5]),
                    mf_bf16_pair(sum[6], sum[7])};

@@ -26,7 +26,15 @@ MF_DEVICE i32 mf_local_expert_of(const void *ids, i32 types, i64 i)
     return types & MF_HIP_WIDE_IDS ? mf_local_expert(((const i64 *)ids)[i])
                                    : mf_local_expert(((const i32 *)ids)[i]);
 }
+MF_DEVICE float mf_float_of(float weight)
+{
+    return weight;
+}
+MF_DEVICE float mf_float_of(u16 weight)
+{
+    return mf_bf16(weight);
+}
 MF_DEVICE float mf_route_weight(const void *weights, i32 types, i64 i)
 {
-    return types & MF_HIP_BF16_WEIGHTS ? mf_bf16(((const u16 *)weights)[i]) : ((const float *)weights)[i];
+    return types & MF_HIP_BF16_WEIGHTS ? mf_float_of(((const u16 *)weights)[i]) : ((const float *)weights)[i];
 }

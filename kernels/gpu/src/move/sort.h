@@ -103,21 +103,13 @@ MF_DEVICE i32 scan_blocks(const mf_hip_sort_args &a, i32 block, i32 blocks, i32 
     return before;
 }
 
-MF_DEVICE float weight_of(float w)
-{
-    return w;
-}
-MF_DEVICE float weight_of(u16 w)
-{
-    return mf_bf16(w);
-}
 template <class WEIGHT>
 MF_DEVICE void load_weights_as(const WEIGHT *weights, i32 to, const id_batch<LOADS_IN_FLIGHT> &t,
                                float (&ret)[LOADS_IN_FLIGHT])
 {
     MF_UNROLL
     for (int c = 0; c < LOADS_IN_FLIGHT; c++)
-        ret[c] = t.first + c * MF_WAVE < to ? weight_of(weights[t.first + c * MF_WAVE]) : 0.0f;
+        ret[c] = t.first + c * MF_WAVE < to ? mf_float_of(weights[t.first + c * MF_WAVE]) : 0.0f;
 }
 MF_DEVICE void load_weights(const mf_hip_sort_args &a, i32 to, const id_batch<LOADS_IN_FLIGHT> &t,
                             float (&ret)[LOADS_IN_FLIGHT])
