@@ -127,6 +127,9 @@ async function onFixture(browser) {
   assert.match(tiles, /Statistically tied\s*#\d+\s*30 rounds/);
   assert.match(tiles, /Regret under balanced\s*none/);
   assert.match(tiles, /Regret under zipf:1\.2\s*\+6\.\d+\s?%/);
+  server.stdin.write('search\n');
+  await until('the share of the candidates', async () =>
+    /Steps measured\s*150\s*of 1920 candidates, 7\.8\d*\s?%/.test(await browser.text('.tiles')));
   await saveScreenshot(browser, 'task');
   // The response to the first typed letter arrives last. The page must still show the result for the whole
   // word.

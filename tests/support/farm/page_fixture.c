@@ -48,6 +48,12 @@ MF_TEST(test_serve)
             http_harness_event(h, 1, "config",
                                "{\"batch\":1,\"task\":5,\"us\":60,\"unstable\":\"it scatters\"}",
                                "UPDATE config SET unstable = 'it scatters', tries = 3 WHERE task = 5");
+        else if (strncmp(line, "search", 6) == 0)
+            http_harness_event(h, 1, "task",
+                               "{\"batch\":1,\"task\":5,\"state\":\"done\",\"candidates\":1920,"
+                               "\"steps\":150,\"measured\":150,\"reason\":\"\"}",
+                               "UPDATE task SET n_candidates = 1920, n_steps = 150, n_measured = 150"
+                               " WHERE id = 5");
         else if (strncmp(line, "hostile", 7) == 0)
             http_harness_event(
                 h, 2, "worker",
