@@ -158,16 +158,17 @@ struct fmoe_op_unpermute {
 int fmoe_op_unpermute(struct fmoe_ops *o, const struct fmoe_op_unpermute *u, struct fmoe_error *error);
 
 /* MoeTokenUnpermuteWithEP in padded mode: row i of `from` is added to token indices[i], in ascending order of
- * i. CPU only. */
+ * i. On a GPU, rows of a token outside [0, tokens) are ignored. */
 struct fmoe_op_unpermute_padded {
     const int32_t *indices; /* [rows] */
     int64_t rows, tokens;
     int32_t width, unused;
     const void *from; /* bf16 [rows, width] */
     void *to;         /* bf16 [tokens, width] */
-    void *workspace;  /* tokens * width floats */
+    void *workspace;  /* fmoe_op_padded_workspace() bytes */
     void *stream;
 };
+size_t fmoe_op_padded_workspace(const struct fmoe_ops *o, int64_t rows, int64_t tokens, int32_t width);
 int fmoe_op_unpermute_padded(struct fmoe_ops *o, const struct fmoe_op_unpermute_padded *u,
                              struct fmoe_error *error);
 

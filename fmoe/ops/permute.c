@@ -215,9 +215,24 @@ int fmoe_op_permute_ep(struct fmoe_ops *o, const struct fmoe_op_permute_ep *p, s
 
 /* ---- unpermute ---- */
 
+static int launch_unpermute(const struct fmoe_ops *o, struct mf_op_unpermute_args *a, void *stream)
+{
+    a->by_eight = fmoe_ops_unit(a->from, a->to, (size_t)a->width * 2) == 16;
+    int64_t columns = (int64_t)o->wave * (a->by_eight ? 8 : 1);
+    int64_t warps = a->token * ((a->width + columns - 1) / columns);
+    const struct fmoe_ops_launch l = {
+        .module = FMOE_OPS_PERMUTE,
+        .function = FMOE_OPS_PERMUTE_BACK,
+        .blocks = fmoe_ops_blocks(o, FMOE_OPS_PERMUTE, warps, RESIDENT),
+        .stream = stream,
+    };
+
+    return fmoe_ops_launch(o, &l, a, sizeof(*a));
+}
+
 static int unpermute_on_gpu(const struct fmoe_ops *o, const struct fmoe_op_unpermute *u)
 {
-    const struct mf_op_unpermute_args a = {
+    struct mf_op_unpermute_args a = {
         .from = u->from,
         .to = u->to,
         .row_of = u->row_of,
@@ -227,14 +242,9 @@ static int unpermute_on_gpu(const struct fmoe_ops *o, const struct fmoe_op_unper
         .first = (int32_t)u->first,
         .last = (int32_t)u->last,
         .width = u->width,
-        .by_eight = fmoe_ops_unit(u->from, u->to, (size_t)u->width * 2) == 16,
     };
-    int64_t columns = (int64_t)o->wave * (a.by_eight ? 8 : 1);
-    int64_t warps = u->tokens * ((u->width + columns - 1) / columns);
-    const struct fmoe_ops_launch l = {FMOE_OPS_PERMUTE, FMOE_OPS_PERMUTE_BACK,
-                                      fmoe_ops_blocks(o, FMOE_OPS_PERMUTE, warps, RESIDENT), 0, u->stream};
 
-    return fmoe_ops_launch(o, &l, &a, sizeof(a));
+    return launch_unpermute(o, &a, u->stream);
 }
 
 static int unpermute_on_cpu(const struct fmoe_op_unpermute *u)
@@ -273,6 +283,61 @@ int fmoe_op_unpermute(struct fmoe_ops *o, const struct fmoe_op_unpermute *u, str
     return fmoe_ops_end(o, fmoe_ops_on_gpu(o) ? unpermute_on_gpu(o, u) : unpermute_on_cpu(u), error);
 }
 
+/* ---- unpermute, padded mode ---- */
+
+/* Workspace on a GPU: counts of the sort, first row of each token, rows in the order of their tokens. */
+static size_t counts_bytes(int64_t rows)
+{
+    const struct fmoe_op_routes r = {.tokens = rows, .topk = 1, .experts = MF_OP_BINS_MAX};
+
+    return fmoe_ops_sort_bytes(&r);
+}
+#define STARTS_BYTES ((MF_OP_BINS_MAX + 1) * sizeof(int64_t) / 64 * 64 + 64)
+
+size_t fmoe_op_padded_workspace(const struct fmoe_ops *o, int64_t rows, int64_t tokens, int32_t width)
+{
+    if (!fmoe_ops_on_gpu(o))
+        return (size_t)tokens * (size_t)width * sizeof(float);
+    return counts_bytes(rows) + STARTS_BYTES + (size_t)rows * sizeof(int32_t);
+}
+
+/* Sorts the rows of MF_OP_BINS_MAX tokens at a time by token, and adds them. */
+static int add_tokens(const struct fmoe_ops *o, const struct fmoe_op_unpermute_padded *u, int64_t first)
+{
+    const struct fmoe_op_routes routes = {.ids = u->indices, .topk = 1, .tokens = u->rows};
+    int32_t tokens = (int32_t)MF_MIN(u->tokens - first, (int64_t)MF_OP_BINS_MAX);
+    char *starts = (char *)u->workspace + counts_bytes(u->rows);
+    struct mf_op_sort_args sort = {.bins = tokens, .block = 1, .none = -1};
+    struct mf_op_unpermute_args add = {
+        .from = u->from,
+        .to = (char *)u->to + first * u->width * 2,
+        .token = tokens,
+        .topk = 1,
+        .last = (int32_t)u->rows,
+        .width = u->width,
+    };
+    int r;
+
+    fmoe_ops_sort_prepare(&routes, u->workspace, &sort);
+    sort.first = (int32_t)first;
+    sort.experts = tokens;
+    sort.first_row = (long long *)(void *)starts;
+    sort.sorted_ids = (mf_i32 *)(void *)(starts + STARTS_BYTES);
+    r = fmoe_ops_sort_launch(o, &sort, u->stream);
+    add.row_of = sort.sorted_ids;
+    add.starts = sort.first_row;
+    return r < 0 ? r : launch_unpermute(o, &add, u->stream);
+}
+
+static int padded_on_gpu(const struct fmoe_ops *o, const struct fmoe_op_unpermute_padded *u)
+{
+    int r = 0;
+
+    for (int64_t t = 0; r == 0 && t < u->tokens; t += MF_OP_BINS_MAX)
+        r = add_tokens(o, u, t);
+    return r;
+}
+
 static int padded_on_cpu(const struct fmoe_op_unpermute_padded *u, struct fmoe_error *error)
 {
     const struct mf_ascend_unpermute back = {
@@ -295,10 +360,14 @@ int fmoe_op_unpermute_padded(struct fmoe_ops *o, const struct fmoe_op_unpermute_
 {
     int r;
 
-    if (fmoe_ops_on_gpu(o))
-        return fmoe_fail(error, -ENOTSUP, "padded_mode: only the CPU can unpermute padded rows");
-    r = fmoe_ops_begin(o, error);
+    if (u->rows < 0 || u->rows > INT32_MAX || u->tokens < 0 || u->tokens > INT32_MAX || u->width < 1)
+        return fmoe_fail(error, -EINVAL,
+                         "%lld rows, %lld tokens, width %d: expected fewer than 2^31, and a width from 1",
+                         (long long)u->rows, (long long)u->tokens, u->width);
+    r = fmoe_ops_check_rows(u->tokens, (size_t)u->width * 2, error);
+    if (r == 0)
+        r = fmoe_ops_begin(o, error);
     if (r < 0)
         return r;
-    return fmoe_ops_end(o, padded_on_cpu(u, error), error);
+    return fmoe_ops_end(o, fmoe_ops_on_gpu(o) ? padded_on_gpu(o, u) : padded_on_cpu(u, error), error);
 }

@@ -72,5 +72,6 @@ int fmoe_ops_cpu_threads(const struct fmoe_op_routes *routes);
 /* GPU: launches a sort. Sets the slices, the ids and the workspace; the caller has set the outputs. */
 struct mf_op_sort_args;
 void fmoe_ops_sort_prepare(const struct fmoe_op_routes *routes, void *workspace, struct mf_op_sort_args *a);
+size_t fmoe_ops_sort_bytes(const struct fmoe_op_routes *routes); /* workspace on a GPU */
 size_t fmoe_ops_sort_shared(const struct fmoe_ops *o, const struct mf_op_sort_args *a);
 int fmoe_ops_sort_launch(const struct fmoe_ops *o, const struct mf_op_sort_args *a, void *stream);

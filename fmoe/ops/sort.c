@@ -37,13 +37,23 @@ static int32_t slices_of(const struct fmoe_op_routes *r)
     return (int32_t)MF_MAX(MF_MIN(n, (int64_t)MF_OP_SLICES_MAX), 1);
 }
 
+static size_t bins_bytes(const struct fmoe_op_routes *r)
+{
+    return ((size_t)r->experts * sizeof(int32_t) + 63) / 64 * 64;
+}
+
+size_t fmoe_ops_sort_bytes(const struct fmoe_op_routes *r)
+{
+    return bins_bytes(r) * (size_t)slices_of(r);
+}
+
 size_t fmoe_op_sort_workspace(const struct fmoe_ops *o, const struct fmoe_op_routes *r)
 {
-    size_t map = ((size_t)r->experts * sizeof(int32_t) + 63) / 64 * 64;
+    size_t map = bins_bytes(r);
     const struct mf_ascend ascend = {.tokens = r->tokens, .topk = r->topk};
 
     if (fmoe_ops_on_gpu(o))
-        return map * (size_t)slices_of(r);
+        return fmoe_ops_sort_bytes(r);
     map += mf_blocks_workspace(MF_SORT_STABLE, routes_of(r), r->experts, fmoe_ops_cpu_threads(r));
     return (MF_MAX(map, mf_ascend_workspace(&ascend)) + 63) / 64 * 64;
 }
@@ -58,6 +68,7 @@ void fmoe_ops_sort_prepare(const struct fmoe_op_routes *r, void *workspace, stru
     a->topk = r->topk;
     a->experts = r->experts;
     a->slices = slices_of(r);
+    a->sorters = a->slices > 1 ? a->slices : MF_OP_SORTERS;
     a->counts = workspace;
 }
 
@@ -73,7 +84,7 @@ int fmoe_ops_sort_launch(const struct fmoe_ops *o, const struct mf_op_sort_args 
     int64_t zeroing = (a->zeroed_bytes + MF_OP_ZERO_BYTES - 1) / MF_OP_ZERO_BYTES;
     size_t shared = fmoe_ops_sort_shared(o, a);
     const struct fmoe_ops_launch count = {FMOE_OPS_SORT, FMOE_OPS_SORT_COUNT, a->slices, shared, stream};
-    const struct fmoe_ops_launch sort = {FMOE_OPS_SORT, FMOE_OPS_SORT_ALL, a->slices + zeroing, shared,
+    const struct fmoe_ops_launch sort = {FMOE_OPS_SORT, FMOE_OPS_SORT_ALL, a->sorters + zeroing, shared,
                                          stream};
     int r = a->slices > 1 ? fmoe_ops_launch(o, &count, a, sizeof(*a)) : 0;
 

@@ -391,6 +391,35 @@ MF_TEST(test_permute_padded, .rows = ROWS(sizes))
     });
 }
 
+/* Padded rows are added in the order of the rows, for more tokens than one sort has bins. */
+MF_TEST(test_unpermute_padded, .rows = 4)
+{
+    const int64_t tokens = _i < 2 ? 1500 : 7, rows = _i < 2 ? 3000 : 90;
+    const int32_t width = _i < 2 ? 16 : 13;
+    int32_t *indices = calloc((size_t)rows, sizeof(*indices));
+
+    arch = _i % 2;
+    for (int64_t i = 0; i < rows; i++)
+        indices[i] = (int32_t)draw((uint32_t)tokens);
+    struct fmoe_op_unpermute_padded u = {
+        .indices = input(indices, (size_t)rows * 4),
+        .rows = rows,
+        .tokens = tokens,
+        .width = width,
+        .from = halves((size_t)(rows * width)),
+        .to = output((size_t)(tokens * width) * 2),
+        .workspace = workspace(MF_MAX(fmoe_op_padded_workspace(cpu, rows, tokens, width),
+                                      fmoe_op_padded_workspace(gpu[arch], rows, tokens, width))),
+    };
+    RUN(fmoe_op_unpermute_padded, u, {
+        MOVE(u.indices);
+        MOVE(u.from);
+        MOVE(u.to);
+        MOVE(u.workspace);
+    });
+    free(indices);
+}
+
 static const struct map_case {
     int64_t tokens, num_out_tokens;
     int32_t experts, align, percent;

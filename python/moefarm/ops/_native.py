@@ -136,6 +136,7 @@ _FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "fmoe_ops_close": (None, [c_void_p]),
     "fmoe_op_sort_workspace": (c_size_t, [c_void_p, c_void_p]),
     "fmoe_op_map_workspace": (c_size_t, [c_void_p, c_int64, c_int32]),
+    "fmoe_op_padded_workspace": (c_size_t, [c_void_p, c_int64, c_int64, c_int32]),
     "fmoe_op_align_rows": (c_int64, [c_int64, c_int32, c_int32, ctypes.c_int]),
     "fmoe_op_quantised_sizes": (ctypes.c_int, [c_char_p, c_int64, c_int64, c_void_p, c_void_p]),
     "fmoe_op_shuffled_elements": (ctypes.c_int, [c_char_p, c_int64, c_int64, c_int32, c_void_p, c_void_p]),

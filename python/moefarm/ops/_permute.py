@@ -305,7 +305,7 @@ def permute_with_ep(tokens: torch.Tensor, indices: torch.Tensor, probs: Optional
 def _unpermute_padded(permuted: torch.Tensor, indices: torch.Tensor, tokens: int) -> torch.Tensor:
     ops, (rows, width) = _native.operators(permuted), permuted.shape
     out = permuted.new_empty((tokens, width))
-    workspace = ops.workspace(tokens * width * 4)
+    workspace = ops.workspace(ops.library.fmoe_op_padded_workspace(ops.pointer, rows, tokens, width))
     if indices.numel() < rows:
         _native.refuse("number of sorted_indices", indices.numel(), f"{rows} or more")
     ops.run("unpermute_padded", _native.UnpermutePadded(
@@ -333,7 +333,7 @@ def unpermute_with_ep(permuted_tokens: torch.Tensor, sorted_indices: torch.Tenso
 
     permuted_tokens: bfloat16 [rows, H]; sorted_indices: int32 [T * K] from permute_with_ep; probs: float32
     [T, K], by which rows are multiplied, or None; num_topk: K, if there are no probs; restore_shape: [T, H],
-    needed in padded_mode, where sorted_indices are the token of each row. padded_mode: CPU only."""
+    needed in padded_mode, where sorted_indices are the token of each row."""
     if padded_mode:
         if restore_shape is None or probs is not None or range is not None:
             _native.refuse("padded_mode", True, "a restore_shape, and neither probs nor a range")

@@ -12,6 +12,7 @@
 #define MF_OP_BINS_MAX   1024  /* maximum number of experts of a sort */
 #define MF_OP_SLICE_IDS  2048  /* ids that one block sorts; with more ids, several blocks share a sort */
 #define MF_OP_SLICES_MAX 128   /* maximum blocks of a sort; with more ids, each block sorts more of them */
+#define MF_OP_SORTERS    16    /* blocks that share the writing of a sort of one slice */
 #define MF_OP_ZERO_BYTES 65536 /* bytes that one block zeroes */
 
 /* A stable counting sort of routes into bins (experts, or their local numbers). Output pointers may be NULL.
@@ -37,7 +38,8 @@ struct mf_op_sort_args {
     mf_i32 token, topk;
     mf_i32 first, experts, bins; /* valid ids are in [first, first + experts) */
     mf_i32 block, pad, none;
-    mf_i32 slices, wide, packed, unused; /* wide: ids are int64; packed: AITER's format of sorted_ids */
+    mf_i32 slices, wide, packed; /* wide: ids are int64; packed: AITER's format of sorted_ids */
+    mf_i32 sorters;              /* blocks that sort: `slices`, or several that share the writing */
 };
 
 /* Rows to copy: `bytes` per row, moved in units of `unit` bytes (16, 4 or 1). */
@@ -68,12 +70,15 @@ struct mf_op_gather_args {
     mf_i32 wide, only_zeros;
 };
 
-/* to[t] = sum over j of probs[t, j] * from[row_of[t, j] - first], for the rows in [first, last). */
+/* to[t] = sum over j of probs[t, j] * from[row_of[t, j] - first], for the rows in [first, last). With
+ * `starts`, the rows of token t are row_of[starts[t]] to row_of[starts[t + 1] - 1]; then no probs are given.
+ */
 struct mf_op_unpermute_args {
     const void *from; /* bf16 [last - first, width] */
     void *to;         /* bf16 [token, width] */
     const mf_i32 *row_of;
     const float *probs; /* [token, topk]; NULL: 1 */
+    const long long *starts;
     mf_i32 token, topk, first, last;
     mf_i32 width, by_eight; /* by_eight: width is a multiple of 8, and rows are 16-byte aligned */
 };

@@ -108,11 +108,16 @@ MF_DEVICE void permute_from_start(const mf_op_permute_args &a, const mf_op_rows 
     load_piece(a, r, global_warp(), first);
     permute_pieces(a, r, row_of, list, first);
 }
+/* True if the rows are moved in long pieces, which need fewer lists. With few tokens, short pieces use more
+ * warps. */
+MF_DEVICE bool has_long_pieces(const mf_op_permute_args &a, const mf_op_rows &r)
+{
+    return r.unit == 16 && (i64)a.token * MF_CEIL(r.bytes / 16, 4 * MF_WAVE) >= 2 * global_warps();
+}
 MF_DEVICE void permute_rows(const mf_op_permute_args &a, const mf_op_rows &r, const i32 *row_of,
                             row_list &list)
 {
-    /* longer pieces need fewer lists; with few tokens, short pieces use more warps */
-    if (r.unit == 16 && (i64)a.token * MF_CEIL(r.bytes / 16, 4 * MF_WAVE) >= 2 * global_warps())
+    if (has_long_pieces(a, r))
         permute_from_start<mf_16b, 4>(a, r, row_of, list);
     else if (r.unit == 16)
         permute_from_start<mf_16b, 1>(a, r, row_of, list);
@@ -136,8 +141,16 @@ MF_DEVICE void permute_all(const mf_op_permute_args &a, i32 from, const i32 *row
 extern "C" __global__ void MF_BOUNDS(MF_THREADS, BLOCKS) mf_op_permute(const mf_op_permute_args a)
 {
     __shared__ row_list list[WAVES];
+    const bool early = a.n_rows > 0 && has_long_pieces(a, a.rows[0]);
+    piece<mf_16b, 4> first;
+    /* The previous launch is a sort of the same operator. It started after the writer of the rows had ended,
+     * so the rows may be read before the sort has ended. */
+    if (early)
+        load_piece(a, a.rows[0], global_warp(), first);
     mf_begin();
-    permute_all(a, 0, a.row_of, list[threadIdx.x / MF_WAVE]);
+    if (early)
+        permute_pieces(a, a.rows[0], a.row_of, list[threadIdx.x / MF_WAVE], first);
+    permute_all(a, early, a.row_of, list[threadIdx.x / MF_WAVE]);
 }
 
 extern "C" __global__ void MF_BOUNDS(MF_THREADS, 1) mf_op_sort_permute(const mf_op_permute_args a)
@@ -150,7 +163,7 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, 1) mf_op_sort_permute(const mf_
     mf_begin();
     if (early)
         load_piece(a, a.rows[0], global_warp(), first);
-    sort_ids(a.sort, lds, sort_part{0, 1, blockIdx.x == 0, row_of});
+    sort_ids(a.sort, lds, sort_part{0, 1, (i32)blockIdx.x, (i32)gridDim.x, row_of});
     __syncthreads();
     if (early)
         permute_pieces(a, a.rows[0], row_of, list[threadIdx.x / MF_WAVE], first);
@@ -192,6 +205,18 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, BLOCKS) mf_op_gather(const mf_o
 
 /* ---- unpermute ---- */
 
+/* The routes of a token. */
+struct route_range {
+    i64 first;
+    i32 n;
+};
+MF_DEVICE route_range routes_of(const mf_op_unpermute_args &a, i64 t)
+{
+    if (!a.starts)
+        return route_range{t * a.topk, a.topk};
+    return route_range{a.starts[t], (i32)(a.starts[t + 1] - a.starts[t])};
+}
+
 struct eight {
     float v[8];
 };
@@ -226,12 +251,13 @@ MF_DEVICE void unpermute_chunks(const mf_op_unpermute_args &a, row_list &list)
 {
     const i32 chunks = a.width / 8, pieces = MF_CEIL(chunks, MF_WAVE);
     for (i64 at = global_warp(); at < (i64)a.token * pieces; at += global_warps()) {
-        const i64 t = (u32)at / (u32)pieces, route = t * a.topk;
+        const i64 t = (u32)at / (u32)pieces;
+        const route_range routes = routes_of(a, t);
         const i32 column = (i32)(at - t * pieces) * MF_WAVE + (i32)threadIdx.x % MF_WAVE;
         eight sum = {{0, 0, 0, 0, 0, 0, 0, 0}};
-        for (i32 j = 0; j < a.topk; j += MF_WAVE) {
-            const i32 n = list_rows(list, a.row_of + route, a.probs ? a.probs + route : nullptr, j, a.topk,
-                                    a.first, a.last);
+        for (i32 j = 0; j < routes.n; j += MF_WAVE) {
+            const i32 n = list_rows(list, a.row_of + routes.first, a.probs ? a.probs + routes.first : nullptr,
+                                    j, routes.n, a.first, a.last);
             if (column < chunks)
                 add_rows(a, list, n, chunks, column, sum);
         }
@@ -246,12 +272,13 @@ MF_DEVICE void unpermute_elements(const mf_op_unpermute_args &a, row_list &list)
 {
     const i32 pieces = MF_CEIL(a.width, MF_WAVE);
     for (i64 at = global_warp(); at < (i64)a.token * pieces; at += global_warps()) {
-        const i64 t = (u32)at / (u32)pieces, route = t * a.topk;
+        const i64 t = (u32)at / (u32)pieces;
+        const route_range routes = routes_of(a, t);
         const i32 column = (i32)(at - t * pieces) * MF_WAVE + (i32)threadIdx.x % MF_WAVE;
         float sum = 0;
-        for (i32 j = 0; j < a.topk; j += MF_WAVE) {
-            const i32 n = list_rows(list, a.row_of + route, a.probs ? a.probs + route : nullptr, j, a.topk,
-                                    a.first, a.last);
+        for (i32 j = 0; j < routes.n; j += MF_WAVE) {
+            const i32 n = list_rows(list, a.row_of + routes.first, a.probs ? a.probs + routes.first : nullptr,
+                                    j, routes.n, a.first, a.last);
             for (i32 s = 0; column < a.width && s < n; s++)
                 sum += list.weight[s] * mf_bf16(((const u16 *)a.from)[(i64)list.row[s] * a.width + column]);
         }

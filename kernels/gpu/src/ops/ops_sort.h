@@ -28,7 +28,9 @@ MF_DEVICE sort_room make_room(const mf_op_sort_args &a, i32 *lds)
 /* The part of the sort that one block does. */
 struct sort_part {
     i32 slice, slices;
-    bool writes; /* false: the block only fills row_of */
+    /* With one slice, several blocks may do the same sort. They share the writing of the outputs, because the
+     * bins of one block would take longer than the sort. */
+    i32 part, parts;
     i32 *row_of; /* shared memory for the rows of the ids, or nullptr */
 };
 
@@ -185,7 +187,7 @@ MF_DEVICE i32 place_bins(const mf_op_sort_args &a, const sort_room &r)
 MF_DEVICE void write_bins(const mf_op_sort_args &a, const sort_room &r, const sort_part &p)
 {
     const i32 lane = threadIdx.x % MF_WAVE;
-    for (i32 b = p.slice * WAVES + (i32)threadIdx.x / MF_WAVE; b < a.bins; b += p.slices * WAVES) {
+    for (i32 b = p.part * WAVES + (i32)threadIdx.x / MF_WAVE; b < a.bins; b += p.parts * WAVES) {
         const i32 begin = r.begin[b], used = r.total[b], blocks = MF_CEIL(used, a.block);
         for (i32 i = lane; a.block_experts && i < blocks; i += MF_WAVE)
             a.block_experts[begin / a.block + i] = a.names ? a.names[b] : b;
@@ -202,7 +204,7 @@ MF_DEVICE void write_bins(const mf_op_sort_args &a, const sort_room &r, const so
 /* Writes the totals and fills the tail beyond the rows in use. */
 MF_DEVICE void write_end(const mf_op_sort_args &a, const sort_part &p, i32 end)
 {
-    const i64 thread = (i64)p.slice * MF_THREADS + threadIdx.x, threads = (i64)p.slices * MF_THREADS;
+    const i64 thread = (i64)p.part * MF_THREADS + threadIdx.x, threads = (i64)p.parts * MF_THREADS;
     for (i64 i = end + thread; !a.packed && a.sorted_ids && i < a.rows; i += threads)
         a.sorted_ids[i] = a.pad;
     for (i64 i = end / a.block + thread; !a.packed && a.block_experts && i < MF_CEIL(a.rows, (i64)a.block);
@@ -222,7 +224,7 @@ MF_DEVICE void write_id(const mf_op_sort_args &a, const sort_part &p, i32 i, i32
 {
     if (p.row_of)
         p.row_of[i] = row;
-    if (!p.writes)
+    if (p.slices == 1 && i / MF_WAVE % p.parts != p.part)
         return;
     if (a.row_of)
         a.row_of[i] = row < 0 ? a.none : row;
@@ -276,8 +278,6 @@ MF_DEVICE void sort_ids(const mf_op_sort_args &a, i32 *lds, const sort_part &p)
     scan_slices(a, r, p);
     const i32 end = place_bins(a, r);
     write_ids(a, r, p, w, held);
-    if (!p.writes)
-        return;
     write_bins(a, r, p);
     write_end(a, p, end);
 }

@@ -1,6 +1,6 @@
 /* moe_align_block_size, moe_sorting and the sort of every permutation (ops_sort.h). With one slice,
- * mf_op_sort is the only launch. With more slices, mf_op_sort_count runs first. Blocks beyond the slices zero
- * memory. */
+ * mf_op_sort is the only launch. With more slices, mf_op_sort_count runs first. Blocks beyond the sorters
+ * zero memory. */
 #include "dialect.h"
 #include "ops_sort.h"
 
@@ -31,8 +31,9 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_op_sort(const mf_op_
 {
     extern __shared__ i32 lds[];
     mf_begin();
-    if ((i32)blockIdx.x >= a.slices)
-        zero_part(a, (i32)blockIdx.x - a.slices);
+    const i32 block = (i32)blockIdx.x;
+    if (block >= a.sorters)
+        zero_part(a, block - a.sorters);
     else
-        sort_ids(a, lds, sort_part{(i32)blockIdx.x, a.slices, true, nullptr});
+        sort_ids(a, lds, sort_part{a.slices > 1 ? block : 0, a.slices, block, a.sorters, nullptr});
 }
