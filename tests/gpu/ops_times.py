@@ -1,6 +1,6 @@
 """Times moefarm.ops on a GPU beside the chains of torch operators that they replace, each in a CUDA graph.
 
-usage: PYTHONPATH=python MOEFARM_LIBRARY=…/libfmoe.so python3 tests/gpu/ops_times.py
+usage: PYTHONPATH=python MOEFARM_LIBRARY=…/libfmoe.so python3 tests/gpu/ops_times.py [--moves TOKENS …]
 
 The chain of permute_with_ep is argsort, slice, floor division and gather; that of unpermute_with_ep is gather
 (of the probabilities), multiplication, floor division and index_add. All run in bfloat16 with H = 7168, k = 8
@@ -8,6 +8,7 @@ and 256 experts. Rates count the least traffic: each token once and each row onc
 copy of 1 GB within device memory."""
 from __future__ import annotations
 
+import argparse
 import time
 from typing import Any, Callable, List
 
@@ -148,12 +149,18 @@ def check_replays() -> None:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--moves", type=int, nargs="+",
+                        help="only permute and unpermute, for these token counts")
+    tokens_given = parser.parse_args().moves
     print(torch.cuda.get_device_name(), torch.__version__)
     check_replays()
     rate = copy_rate()
     print(f"copy: {rate / 1e6:.2f} TB/s")
-    for tokens in (1, 64, 256, 1024, 4096, 16384):
+    for tokens in tokens_given or (1, 64, 256, 1024, 4096, 16384):
         moves(tokens, rate)
+    if tokens_given:
+        return
     for tokens in (64, 1024, 16384):
         others(tokens, rate)
     formats(rate)
