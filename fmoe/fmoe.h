@@ -25,7 +25,8 @@
  * layers in several streams, and several threads may call layers at once, also the same layer and during
  * capture. Calls in one stream run one after the other and can share a workspace. Calls in different streams
  * can overlap and need different workspaces and outputs. A workspace of fmoe_max_workspace_bytes for each
- * stream serves all layers, and need not move.
+ * stream serves all layers, and need not move. Give these streams the same priority: the blocks of some
+ * kernels wait for each other, so all blocks must become resident before a later kernel takes their place.
  *
  * Threads: fmoe_reload, fmoe_drop_old, fmoe_layer_open, fmoe_rows, fmoe_served, fmoe_misses and fmoe_report_*
  * may run in other threads during calls, and so may fmoe_layer_close during calls of other layers. These

@@ -14,15 +14,17 @@
  * the ratio of the nominal rates matters. */
 struct balance {
     double gflops, gbs, gap_us;
+    double cache; /* rate of reading weights again from a cache, divided by gbs */
 };
 static struct balance balance_of(const struct mf_device *d)
 {
-    static const struct balance gpu = {800e3, 4000, 2}, cpu = {400, 50, 0.5};
+    static const struct balance gpu = {800e3, 4000, 2, 2}, cpu = {400, 50, 0.5, 4};
     const struct mf_device_info *i = &d->info;
+    struct balance nominal = strcmp(d->ops->kind, "cpu") == 0 ? cpu : gpu;
 
     if (i->peak_gflops_bf16 > 0 && i->mem_read_gbs > 0)
-        return (struct balance){i->peak_gflops_bf16, i->mem_read_gbs, i->gap_us};
-    return strcmp(d->ops->kind, "cpu") == 0 ? cpu : gpu;
+        nominal = (struct balance){i->peak_gflops_bf16, i->mem_read_gbs, i->gap_us, nominal.cache};
+    return nominal;
 }
 
 /* Returns the number of CPU threads of a step: N in "_t<N>" in its name, or 1 if its name has no "_t<N>". */
@@ -39,8 +41,6 @@ static double threads_of(const struct mf_step *step)
     return threads;
 }
 
-/* reading weights from a cache is this many times faster than reading them from memory */
-#define CACHE_SPEEDUP 4
 /* Compute time and memory time overlap. The estimate is the longer time plus 1/OVERLAP of the shorter time.
  */
 #define OVERLAP 4
@@ -59,7 +59,7 @@ double mf_cost_of_step(const struct mf_device *device, const struct mf_shape *s,
         flops *= blocks * step->block_m / rows;
         for (int i = 0; i < 2; i++) {
             if (step->covers & both[i])
-                bytes += (blocks - 1) / CACHE_SPEEDUP * active * mf_cpu_expert_bytes(s, MF_TENSOR_W1 + i);
+                bytes += (blocks - 1) / b.cache * active * mf_cpu_expert_bytes(s, MF_TENSOR_W1 + i);
         }
     }
     if (strcmp(device->ops->kind, "cpu") == 0)
