@@ -82,6 +82,14 @@ class OnFarm(unittest.TestCase):
         self.assertEqual(len(rows), 1, text)
         return rows[0]
 
+    def run_config(self, farm: Farm) -> str:
+        """Runs the table for AITER through fused_moe, without the farm."""
+        table = farm.folder / "tuned_fmoe.csv"
+        table.write_text(farm.run("export", "--batch", "1", "--consumer", "aiter"))
+        family = pathlib.Path(__file__).with_name("aiter_cpu_family.py")
+        return farm.run("run-config", str(table), "--slack", "1e6", "--rounds", "3", "--python",
+                        sys.executable, "--family-py", str(family))
+
     def test_flawed_kernels(self) -> None:
         flaws = ",".join(f"{flaw}:{kernel}" for kernel, (flaw, _, _) in FLAWS.items())
         farm = self.farm(AITER_FLAWS=flaws, TUNE_MOE_KERNEL_REGEX="32x128|256x32x64x")
@@ -121,6 +129,7 @@ class OnFarm(unittest.TestCase):
                 row = self.row(farm)
                 names = ("block_m", "run_1stage", "xbf16", "flat")
                 self.assertEqual([row[name] for name in names], columns, row)
+                self.assertIn("1 rows: 1 OK", self.run_config(farm))
 
     def test_references(self) -> None:
         """AITER's torch references agree with the farm's. MOEFARM_TEST_DEVICE names another device."""

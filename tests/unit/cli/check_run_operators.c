@@ -163,6 +163,17 @@ MF_TEST(compares_rows_of_aiter)
     assert_says(r.out, "new: cannot open aiter:row_2 for this shape: ValueError: no kernel refuse");
 }
 
+/* The replacement of AITER's tuner passes the interpreter to run-config. */
+MF_TEST(run_config_of_tune)
+{
+    const char *file = table("table.csv", "one", "two");
+    struct ran r =
+        moefarm("", "tune", "--run_config", file, "--iters", "5", "--device", "cpu:0", OPERATOR, NULL);
+
+    assert_says(r.out, "T4 H64 I32 E4 k2 bf16");
+    assert_says(r.out, "aiter:one|aiter:two block_m=16 ksplit=0\n");
+}
+
 /* ---- configuration files ---- */
 
 #define CONFIG(m, s)                                                                              \
