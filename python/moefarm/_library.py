@@ -12,7 +12,7 @@ import os
 import pathlib
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from ctypes import c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 
 ABI = "0.1"  # before 1.0, each minor version has its own ABI
 VARIABLE = "MOEFARM_LIBRARY"
@@ -81,6 +81,12 @@ class Call(ctypes.Structure):
                 ("workspace", c_void_p), ("workspace_bytes", c_size_t), ("stream", c_void_p)]
 
 
+class Calibration(ctypes.Structure):
+    """struct fmoe_calibration"""
+
+    _fields_ = [("x_amax", c_float), ("h_amax", c_float), ("batches", c_int64), ("tokens", c_int64)]
+
+
 # ---- functions ----
 
 # name: (result, parameters)
@@ -101,6 +107,8 @@ _FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "fmoe_remap_ids_device": (c_int, [c_void_p, c_void_p, c_int64, c_void_p, c_int32, c_void_p, c_void_p]),
     "fmoe_served": (c_int, [c_void_p, c_int64, c_void_p]),
     "fmoe_run": (c_int, [c_void_p, c_void_p]),
+    "fmoe_calibrate": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p]),
+    "fmoe_calibration_factors": (c_int, [c_void_p, c_void_p, c_float, c_void_p, c_void_p]),
     "fmoe_n_misses": (c_uint64, [c_void_p]),
     "fmoe_report_start": (c_int, [c_void_p, c_char_p, c_char_p, c_int64, c_void_p]),
     "fmoe_report_stop": (None, [c_void_p]),

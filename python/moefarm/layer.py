@@ -123,6 +123,9 @@ class Layer:
         self.b2: Optional[torch.Tensor] = None
         self.calibration: Optional[torch.Tensor] = None
         self._call = _library.Call()
+        self._needs_calibration = (self.quant, self.activation_dtype) == (
+            "QuantType.per_1x16", "torch.float4_e2m1fn_x2")
+        self._observed = _library.Calibration()
         self._converts = False  # prebuilt kernels read only int32 ids and float32 weights
         self.id = register(self)  # a compiled graph holds this number
 
@@ -188,7 +191,8 @@ class Layer:
         b1, b2: [E, 2I] (gate first) or [E, I], and [E, H]; converted to float32.
         w1_factor, w2_factor: only for NVFP4 weights: float32 [E], the factor by which an expert's weights
             were multiplied before they were quantised.
-        calibration: only for NVFP4 activations: float32 [2], such factors of the inputs of w1 and w2.
+        calibration: only for NVFP4 activations: float32 [2], such factors of the inputs of w1 and w2. Without
+            it, call `calibrate`.
         scale_order: "32_4_4" if the scales of per_1x32 or per_1x16 are in the order of Blackwell's GEMMs,
             with each expert's padded to multiples of 128 rows and 4 columns.
 
@@ -260,13 +264,39 @@ class Layer:
             raise Error(f"{name} is of {tensor.dtype}: this layer needs {self.weight_dtype}")
 
     def _check_calibration(self, calibration: Optional[torch.Tensor]) -> None:
-        needed = (self.quant, self.activation_dtype) == ("QuantType.per_1x16", "torch.float4_e2m1fn_x2")
-        if needed != (calibration is not None):
-            raise Error(f"calibration is {'missing' if needed else 'given'}: only NVFP4 activations have "
-                        "global factors")
+        if calibration is not None and not self._needs_calibration:
+            raise Error("calibration is given: only NVFP4 activations have global factors")
         if calibration is not None and calibration.numel() != 2:
             raise Error(f"calibration is {list(calibration.shape)}: expected the factors of the inputs of w1 "
                         "and w2")
+
+    def calibrate(self, x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor,
+                  margin: float = 1.0) -> torch.Tensor:
+        """Computes the global factors of NVFP4 activations from warm-up batches. Adds a batch of at most
+        max_tokens tokens to those of earlier calls, and lets the layer use the new factors. Compiles kernels
+        and waits for the device, so call it after `pack` and before the capture of a graph.
+
+        margin: the factors fit values of `margin` times the largest ones observed; larger values saturate.
+
+        Returns the factors, float32 [2], for `pack(calibration=…)` in later processes."""
+        self._check(x, topk_ids, topk_weights, x.contiguous(), None, calibrated=True)
+        x, topk_ids, topk_weights = x.contiguous(), topk_ids.contiguous(), topk_weights.contiguous()
+        call, error, factors = _library.Call(), _library.ErrorText(), (ctypes.c_float * 2)()
+        ctypes.memmove(ctypes.addressof(call), ctypes.addressof(self._call), ctypes.sizeof(call))
+        call.tokens, call.stream = len(x), self._current_stream()
+        call.x, call.ids, call.weights = x.data_ptr(), topk_ids.data_ptr(), topk_weights.data_ptr()
+        call.ids_type, call.weights_type = _TYPES[topk_ids.dtype], _TYPES[topk_weights.dtype]
+        with self._handle.lock, guard(self.device):
+            _library.check(
+                self._library.fmoe_calibrate(self._pointer, ctypes.byref(call), ctypes.byref(self._observed),
+                                             ctypes.byref(error)), error)
+        _library.check(self._library.fmoe_calibration_factors(self._pointer, ctypes.byref(self._observed),
+                                                              margin, factors, ctypes.byref(error)), error)
+        if self.calibration is None:
+            self.calibration = torch.empty(2, dtype=torch.float32, device=self.device)
+            self._call.calib = self.calibration.data_ptr()
+        self.calibration.copy_(torch.tensor(list(factors)))  # in place, for graphs that are captured
+        return self.calibration.clone()
 
     def _bias(self, which: int, bias: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
         expected = f"b{which}" in self.form.split("+")
@@ -351,7 +381,7 @@ class Layer:
                                         f"{call.workspace_bytes} bytes")
 
     def _check(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, y: torch.Tensor,
-               workspace: Optional[torch.Tensor]) -> None:
+               workspace: Optional[torch.Tensor], calibrated: bool = False) -> None:
         shape, routes, device = (x.shape[0], self.model_dim), (x.shape[0], self.topk), self.device
         if not (x.shape == shape and y.shape == shape and ids.shape == routes and weights.shape == routes
                 and x.dtype == y.dtype == torch.bfloat16 and ids.dtype in (torch.int32, torch.int64)
@@ -360,6 +390,8 @@ class Layer:
             self._refuse(x, ids, weights, y)
         if not self.w1:
             raise Error("the layer has no weights: call pack first")
+        if self._needs_calibration and self.calibration is None and not calibrated:
+            raise Error("the layer has no calibration: pass it to pack, or call calibrate")
         if workspace is not None and (workspace.device != device or workspace.dtype != torch.uint8):
             raise Error(f"workspace is {_described(workspace)}: expected torch.uint8 on {device}")
 

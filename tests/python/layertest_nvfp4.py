@@ -61,6 +61,32 @@ class Accuracy(unittest.TestCase):
                            form=f"limit:{limit}")
 
 
+class Calibration(unittest.TestCase):
+    def test_factors_of_warm_up_batches(self) -> None:
+        weights, layer = weights_of(), open_layer()
+        layer.pack(**{**weights.packed, "calibration": None})
+        layer.calibrate(*inputs(64, seed=20))
+        factors = layer.calibrate(*inputs(256, seed=21))
+        x = torch.cat([inputs(64, seed=20)[0], inputs(256, seed=21)[0]])
+        self.assertAlmostEqual(float(factors[0]), 448 * 6 / float(x.abs().max()), places=3)
+        given = weights.packed["calibration"]
+        self.assertLess(abs(float(factors[1] / given[1]) - 1), 0.5)  # of routed tokens only
+        x, ids, p = inputs(40, seed=22)
+        y = layer(x, ids, p)
+        self.assertGreaterEqual(cosine(y, reference.moe(x, weights.w1, weights.w2, ids, p)), COSINE)
+        wider = layer.calibrate(x, ids, p, margin=2.0)
+        self.assertLess(float((wider / factors - 0.5).abs().max()), 0.01)
+
+    def test_refused(self) -> None:
+        layer = open_layer()
+        with self.assertRaisesRegex(moefarm.Error, "call pack first"):
+            layer.calibrate(*inputs(4, seed=1))
+        layer.pack(**{**weights_of().packed, "calibration": None})
+        x, ids, p = inputs(4, seed=1)
+        with self.assertRaisesRegex(moefarm.Error, "finite"):
+            layer.calibrate(x * float("nan"), ids, p)
+
+
 class ExpertParallel(unittest.TestCase):
     def test_ranks_add_up_to_the_layer(self) -> None:
         weights, (x, ids, p) = weights_of(), inputs(40, seed=5)

@@ -87,7 +87,9 @@ class Errors(unittest.TestCase):
         (q1, s1, f1), (q2, s2, f2) = (moefarm.ops.quantise(w, "nvfp4") for w in weights_of())
         self.refused("w1_scale is missing: this layer needs", layer, q1, q2)
         self.refused("w2_factor is missing: this layer needs 32 bytes", layer, q1, q2, s1, s2, w1_factor=f1)
-        self.refused("calibration is missing", layer, q1, q2, s1, s2, w1_factor=f1, w2_factor=f2)
+        layer.pack(q1, q2, s1, s2, w1_factor=f1, w2_factor=f2)
+        with self.assertRaisesRegex(moefarm.Error, "no calibration: pass it to pack, or call calibrate"):
+            layer(*inputs(1))
         self.refused(r"calibration is \[1\]: expected the factors", layer, q1, q2, s1, s2, w1_factor=f1,
                      w2_factor=f2, calibration=torch.ones(1))
 

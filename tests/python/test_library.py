@@ -17,7 +17,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 Structures = Dict[str, Type[ctypes.Structure]]
 STRUCTURES: Structures = {
     "fmoe_error": _library.ErrorText, "fmoe_rows": _library.Rows, "fmoe_layer_model": _library.LayerModel,
-    "fmoe_weight": _library.Weight, "fmoe_served": _library.Served, "fmoe_call": _library.Call}
+    "fmoe_weight": _library.Weight, "fmoe_served": _library.Served, "fmoe_call": _library.Call,
+    "fmoe_calibration": _library.Calibration}
 
 
 def fields(structure: Type[ctypes.Structure]) -> List[Any]:
