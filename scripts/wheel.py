@@ -26,6 +26,13 @@ GLIBC = re.compile(r"lib(c|m|dl|rt|pthread|util|resolv)\.so\.\d+|ld-linux.*\.so\
 ORIGIN = "$ORIGIN"
 EPOCH = (1980, 1, 1, 0, 0, 0)
 PYTHON = "3.10"
+# Servers call these functions at their start. They change nothing unless the user asks for moefarm.
+ENTRY_POINTS = """[sglang.srt.plugins]
+moefarm = moefarm.integrations.sglang:activate
+
+[vllm.general_plugins]
+moefarm = moefarm.integrations.vllm:activate
+"""
 METADATA = """Metadata-Version: 2.4
 Name: moefarm
 Version: {version}
@@ -192,6 +199,7 @@ def main() -> None:
     lines = "\n".join(f"License-File: {name}" for name in licences)
     wheel.add(f"{wheel.info}/METADATA", METADATA.format(version=version, licences=lines, python=PYTHON,
                                                         description=DESCRIPTION).encode())
+    wheel.add(f"{wheel.info}/entry_points.txt", ENTRY_POINTS.encode())
     arguments.folder.mkdir(parents=True, exist_ok=True)
     for old in arguments.folder.glob("moefarm-*.whl"):
         old.unlink()
