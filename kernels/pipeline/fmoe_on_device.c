@@ -9,9 +9,14 @@
 #define THREADS   256 /* as in serve.hip */
 #define BLOCKS_SM 8
 
+struct mf_code mf_on_device_code(void)
+{
+    return (struct mf_code){.source = "serve.hip", .function = "mf_pack"};
+}
+
 int mf_on_device_open(struct mf_device *device, struct mf_on_device *ret)
 {
-    const struct mf_code code = {.source = "serve.hip", .function = "mf_pack"};
+    const struct mf_code code = mf_on_device_code();
     int r = mf_hip_function_open(device, &code, &ret->pack);
 
     if (r == 0)

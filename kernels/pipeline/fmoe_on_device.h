@@ -8,6 +8,8 @@ struct mf_on_device {
     struct mf_hip_function pack, remap;
 };
 
+/* Returns the code of the kernels, to be compiled ahead of time. */
+struct mf_code mf_on_device_code(void);
 /* Compiles and loads the kernels. Returns the errors of mf_hip_function_open. */
 int mf_on_device_open(struct mf_device *device, struct mf_on_device *ret);
 void mf_on_device_close(struct mf_on_device *d);

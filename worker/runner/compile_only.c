@@ -11,6 +11,7 @@
 #include "common/base/cpus.h"
 #include "common/base/text.h"
 #include "kernels/gpu/host/hip_open.h"
+#include "kernels/pipeline/fmoe_on_device.h"
 #include "measure/session/precompile.h"
 #include "worker/runner/shapes_file.h"
 
@@ -118,8 +119,8 @@ int mf_compile_only(const struct mf_compile_only *o)
         (void)fprintf(stderr, "moefarm-worker: %s\n", why);
         return 1;
     }
-    const struct mf_code own = mf_device_hip_code(t.info.class.gfx);
-    int r = make(&t, "device kernels", &own, 1, 0);
+    const struct mf_code own[] = {mf_device_hip_code(t.info.class.gfx), mf_on_device_code()};
+    int r = make(&t, "device kernels", own, MF_ARRAY_LEN(own), 0);
     for (size_t i = 0; i < n && r >= 0; i++) {
         failed += r;
         r = make_shape(&t, &shapes[i], o->families);
