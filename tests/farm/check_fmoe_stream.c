@@ -157,6 +157,67 @@ MF_TEST(replays_graphs_across_a_reload, .count_rows = n_layers)
     device = mf_device_close(device);
 }
 
+/* An expert map and the packing of a weight are captured, and a replay reads the current ids and weights. */
+MF_TEST(replays_maps_and_packing)
+{
+    static const int32_t map[9] = {-1, 2, 0, -1, -1, 3, 1, -1, -1};
+    int32_t ids[32], want[32], got[32];
+    struct fmoe_error error = {""};
+    struct fmoe_layer *l = NULL;
+    struct fmoe_layer_model model;
+    struct fmoe *f = NULL;
+    struct fmoe_weight w;
+    struct mf_shape shape;
+    void *stream = NULL, *graph = NULL, *exec = NULL, *at[3], *from[3] = {0}, *to[3] = {0};
+
+    ck_assert_int_eq(mf_shape_parse(layers[0], &shape), 0);
+    model = serving_model(&shape, MOST);
+    model.form = "ep:0/9";
+    ck_assert_msg(fmoe_open(name, NULL, 0, &error, &f) == 0, "%s", error.text);
+    ck_assert_msg(fmoe_layer_open(f, &model, &error, &l) == 0, "%s", error.text);
+    ck_assert_int_eq(fmoe_layer_weight(l, 2, &w), 0);
+    for (int i = 0; i < 3; i++)
+        at[i] = device->ops->alloc(device, sizeof(ids));
+    from[0] = device->ops->alloc(device, w.bytes[0]);
+    to[0] = device->ops->alloc(device, w.bytes[0]);
+    ck_assert_int_eq(device->ops->copy(device, at[0], map, sizeof(map)), 0);
+    call_runtime(CREATE, &stream, (void *)NON_BLOCKING);
+    call_runtime(BEGIN, stream, (void *)THREAD_LOCAL);
+    ck_assert_int_eq(fmoe_remap_ids_device(l, at[0], MOST, at[1], FMOE_INT32, at[2], stream), 0);
+    ck_assert_int_eq(fmoe_layer_pack_device(l, 2, (const void *const *)from, to, stream), 0);
+    call_runtime(END, stream, &graph);
+    call_runtime(INSTANTIATE, &exec, graph);
+    for (int round = 0; round < 2; round++) {
+        _cleanup_(mf_freep) uint8_t *row = malloc(w.bytes[0]), *packed = malloc(w.bytes[0]),
+                                    *host = malloc(w.bytes[0]);
+        const void *const host_from[3] = {row};
+        void *const host_to[3] = {host};
+        for (size_t i = 0; i < w.bytes[0]; i++)
+            row[i] = (uint8_t)(i * 7 + (i >> 8) + (size_t)round);
+        for (int i = 0; i < 32; i++)
+            ids[i] = (i + round * 5) % 12 - 1;
+        ck_assert_int_eq(fmoe_remap_ids(l, map, MOST, ids, want, &error), 0);
+        ck_assert_int_eq(fmoe_layer_pack(l, 2, host_from, host_to), 0);
+        ck_assert_int_eq(device->ops->copy(device, at[1], ids, sizeof(ids)), 0);
+        ck_assert_int_eq(device->ops->copy(device, from[0], row, w.bytes[0]), 0);
+        call_runtime(LAUNCH, exec, stream);
+        call_runtime(SYNC, stream, NULL);
+        ck_assert_int_eq(device->ops->copy(device, got, at[2], sizeof(got)), 0);
+        ck_assert_int_eq(device->ops->copy(device, packed, to[0], w.bytes[0]), 0);
+        ck_assert_mem_eq(got, want, sizeof(want));
+        ck_assert_mem_eq(packed, host, w.bytes[0]);
+    }
+    call_runtime(END_EXEC, exec, NULL);
+    call_runtime(END_GRAPH, graph, NULL);
+    call_runtime(END_STREAM, stream, NULL);
+    for (int i = 0; i < 3; i++)
+        device->ops->release(device, at[i], sizeof(ids));
+    device->ops->release(device, from[0], w.bytes[0]);
+    device->ops->release(device, to[0], w.bytes[0]);
+    fmoe_close(f);
+    device = mf_device_close(device);
+}
+
 /* One thread captures calls with other token counts, workspaces and streams, runs both eagerly, and replays
  * both graphs, without waiting in between. */
 MF_TEST(streams_do_not_mix)
