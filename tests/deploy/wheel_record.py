@@ -28,6 +28,10 @@ def main() -> int:
                  "libsodium.so.23"):
         if f"moefarm/lib/{name}" not in names:
             problems.append(f"{name} is missing")
+    points = {point.group: point for point in package.entry_points}
+    for group in ("sglang.srt.plugins", "vllm.general_plugins"):
+        if group not in points or f"{points[group].module.replace('.', '/')}.py" not in names:
+            problems.append(f"the entry point of {group} names no module of the wheel")
     print("\n".join(problems) or f"{len(files)} files")
     return bool(problems)
 
