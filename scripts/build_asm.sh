@@ -1,17 +1,16 @@
 #!/bin/sh
 # Compiles stage-1 kernels for a GPU ahead of time and writes manifests in AITER's format, for
-# moefarm-worker --asm-dir FOLDER. Needs NVRTC, hipRTC or clang, and no GPU.
+# moefarm-worker --asm-dir FOLDER. Needs NVRTC or hipRTC, and no GPU.
 #
 #   build_asm.sh FOLDER [ARCH]     ARCH: sm_… or gfx…; default sm_90
 #
-# MOEFARM_COMPILE names the compiler (default: moefarm-compile). For gfx…, AMD_COMPILER=clang compiles with
-# clang instead of hipRTC.
+# MOEFARM_COMPILE names the compiler (default: moefarm-compile).
 set -eu
 arch=${2:-sm_90}
 folder=${1:?build_asm.sh FOLDER [ARCH]}/$arch/fmoe_2stages
 compile=${MOEFARM_COMPILE:-moefarm-compile}
 case $arch in
-gfx*) vendor=${AMD_COMPILER:-amd} ;;
+gfx*) vendor=amd ;;
 *) vendor=nvidia ;;
 esac
 mkdir -p "$folder"

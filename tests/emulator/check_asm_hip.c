@@ -149,17 +149,23 @@ MF_TEST(test_contract, .rows = MF_ARRAY_LEN(cases) * MF_ARRAY_LEN(archs))
 
 static const struct mf_test_group optional_tests = {.optional = true};
 
+static const struct {
+    const char *vendor, *arch, *needs;
+} builds[] = {{"nvidia", "sm_90", "NVRTC is missing (NVIDIA's CUDA toolkit)"},
+              {"amd", "gfx90a", "hipRTC is missing (Debian: libamdhip64-dev)"}};
+
 /* Each manifest row that the script writes is enumerated and names a code object. */
-MF_TEST(test_build_script, .group = &optional_tests)
+MF_TEST(test_build_script, .group = &optional_tests, .rows = MF_ARRAY_LEN(builds))
 {
     static const char *const names[] = {"mf_stage1_bf16_16x64", "mf_stage1_bf16_32x64",
                                         "mf_stage1_bf16_64x64", "mf_stage1_bf16_64x128"};
+    const char *arch = builds[_i].arch;
     char version[64], why[MF_CODE_WHY_MAX];
-    const char *script[] = {MF_SOURCE_DIR "/scripts/build_asm.sh", NULL}, *to[] = {folder, "sm_90", NULL};
+    const char *script[] = {MF_SOURCE_DIR "/scripts/build_asm.sh", NULL}, *to[] = {folder, arch, NULL};
     static struct offer_recorder h;
 
-    if (mf_code_version("nvidia", version, why, sizeof(why)) < 0) {
-        mf_check_skip("NVRTC is missing (NVIDIA\'s CUDA toolkit): %s", why);
+    if (mf_code_version(builds[_i].vendor, version, why, sizeof(why)) < 0) {
+        mf_check_skip("%s: %s", builds[_i].needs, why);
         return;
     }
     make_folder();
@@ -169,13 +175,13 @@ MF_TEST(test_build_script, .group = &optional_tests)
     for (int weight = 0; weight < 2; weight++) {
         struct mf_shape s = contract_shape(&cases[0], &bf16);
         s.doweight_stage1 = weight;
-        ask("sm_90", &s, &h);
+        ask(arch, &s, &h);
         ck_assert_uint_eq(h.n, MF_ARRAY_LEN(names));
         for (size_t i = 0; i < MF_ARRAY_LEN(names); i++) {
             char name[64], path[PATH_MAX], head[4];
             mf_format(name, sizeof(name), "%s%s", names[i], weight ? "_w" : "");
             ck_assert_ptr_nonnull(find_recorded(&h, name));
-            mf_format(path, sizeof(path), "%s/sm_90/fmoe_2stages/%s.co", folder, name);
+            mf_format(path, sizeof(path), "%s/%s/fmoe_2stages/%s.co", folder, arch, name);
             _cleanup_(mf_fclosep) FILE *f = fopen(path, "re");
             ck_assert_ptr_nonnull(f);
             ck_assert_uint_eq(fread(head, 1, sizeof(head), f), sizeof(head));

@@ -12,12 +12,14 @@
 #define __launch_bounds__(threads, ...) __attribute__((amdgpu_flat_work_group_size(1, threads)))
 
 struct mf_index {
-    u32 x;
+    u32 x, y;
 };
-#define threadIdx (mf_index{__builtin_amdgcn_workitem_id_x()})
-#define blockIdx  (mf_index{__builtin_amdgcn_workgroup_id_x()})
-#define blockDim  (mf_index{__builtin_amdgcn_workgroup_size_x()})
-#define gridDim   (mf_index{__builtin_amdgcn_grid_size_x() / __builtin_amdgcn_workgroup_size_x()})
+#define threadIdx (mf_index{__builtin_amdgcn_workitem_id_x(), __builtin_amdgcn_workitem_id_y()})
+#define blockIdx  (mf_index{__builtin_amdgcn_workgroup_id_x(), __builtin_amdgcn_workgroup_id_y()})
+#define blockDim  (mf_index{__builtin_amdgcn_workgroup_size_x(), __builtin_amdgcn_workgroup_size_y()})
+#define gridDim                                                                     \
+    (mf_index{__builtin_amdgcn_grid_size_x() / __builtin_amdgcn_workgroup_size_x(), \
+              __builtin_amdgcn_grid_size_y() / __builtin_amdgcn_workgroup_size_y()})
 
 MF_DEVICE void __syncthreads()
 {
