@@ -444,25 +444,25 @@ MF_TEST(limits_what_families_do)
 
 /* A compiler that PATH finds in a folder of its own may run, with its own programs. Other programs and files
  * of that folder stay out of reach. */
-#define COMPILES                                                     \
-    "import shutil, subprocess\n"                                    \
-    "def refused(call):\n"                                           \
-    "    try: call()\n"                                              \
-    "    except OSError: return\n"                                   \
-    "    raise RuntimeError('the sandbox allows it')\n"              \
-    "def check():\n"                                                 \
-    "    gcc = shutil.which('gcc')\n"                                \
-    "    folder = os.path.dirname(os.path.dirname(gcc))\n"           \
-    "    assert folder.startswith('/tmp/check_python.'), gcc\n"      \
-    "    for program in (gcc, f'{folder}/libexec/gcc/x/1/cc1'):\n"   \
-    "        subprocess.run([program], check=True)\n"                \
-    "    refused(lambda: subprocess.run([f'{folder}/bin/other']))\n" \
-    "    refused(lambda: open(f'{folder}/secret'))\n"                \
-    "class Checks(p.Plain):\n"                                       \
-    "    name = 'odd'\n"                                             \
-    "    def open(self, candidate, shape):\n"                        \
-    "        check()\n"                                              \
-    "        return super().open(candidate, shape)\n"                \
+#define COMPILES                                                                        \
+    "import shutil, subprocess\n"                                                       \
+    "def refused(call):\n"                                                              \
+    "    try: call()\n"                                                                 \
+    "    except OSError: return\n"                                                      \
+    "    raise RuntimeError('the sandbox allows it')\n"                                 \
+    "def check():\n"                                                                    \
+    "    gcc = shutil.which('gcc')\n"                                                   \
+    "    folder = os.path.dirname(os.path.dirname(gcc))\n"                              \
+    "    assert folder.startswith('/tmp/check_python.'), gcc\n"                         \
+    "    for program in (gcc, f'{folder}/libexec/gcc/x/1/cc1', f'{folder}/bin/cc1'):\n" \
+    "        subprocess.run([program], check=True)\n"                                   \
+    "    refused(lambda: subprocess.run([f'{folder}/bin/other']))\n"                    \
+    "    refused(lambda: open(f'{folder}/secret'))\n"                                   \
+    "class Checks(p.Plain):\n"                                                          \
+    "    name = 'odd'\n"                                                                \
+    "    def open(self, candidate, shape):\n"                                           \
+    "        check()\n"                                                                 \
+    "        return super().open(candidate, shape)\n"                                   \
     "p.Plain = Checks\n"
 
 MF_TEST(runs_the_compilers_of_path)
@@ -472,7 +472,7 @@ MF_TEST(runs_the_compilers_of_path)
     (void)snprintf(
         text, sizeof(text),
         "cd %s && mkdir -p bin libexec/gcc/x/1 && cp /bin/true bin/gcc && cp /bin/true bin/other && "
-        "cp /bin/true libexec/gcc/x/1/cc1 && touch secret",
+        "cp /bin/true libexec/gcc/x/1/cc1 && cp /bin/true bin/cc1 && touch secret",
         folder);
     ck_assert_int_eq(system(text), 0);
     (void)snprintf(text, sizeof(text), "%s/bin:%s", folder, getenv("PATH"));

@@ -115,6 +115,9 @@ static const char *const compiler_programs[] = {
     "bin/fatbinary",
     "bin/nvlink",
     "bin/cuobjdump",
+    "bin/cc1*",
+    "bin/collect2",
+    "bin/lto*",
     "nvvm/bin/*",
 };
 /* Folders that these programs read. */
