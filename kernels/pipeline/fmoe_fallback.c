@@ -266,7 +266,7 @@ static int choose(const struct mf_fmoe *f, const struct offered *o, const struct
         return r;
     best = fastest(rows, n);
     if (best)
-        choice->us *= rows[0].slowness * MF_FALLBACK_UNTUNED;
+        choice->us *= rows[0].slowness * (1 + rows[0].away) * MF_FALLBACK_UNTUNED;
     if (best && best->us <= choice->us)
         choose_row(f, best, choice);
     else
