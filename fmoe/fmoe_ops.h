@@ -12,7 +12,7 @@
  * Ids are int32 or int64 (`ids_type`). On a GPU at most 1,024 experts can be sorted or routed to, and values
  * in device memory are not checked: a route whose id is out of range gets no row, as on the CPU. Functions
  * return 0 or a negative errno and write a message to `error`, which may be NULL: -EINVAL for arguments that
- * no kernel supports, -ENOTSUP for what only the CPU supports. 0 tokens are valid. */
+ * no device supports, -ENOTSUP for arguments that this device does not support. 0 tokens are valid. */
 #ifndef FMOE_OPS_H
 #define FMOE_OPS_H
 
@@ -77,7 +77,7 @@ struct fmoe_op_moe_sort {
     size_t moe_buf_bytes;
     void *workspace, *stream;
 };
-/* tokens * topk + experts * block - topk. Only rows in use are written. */
+/* tokens * topk + experts * block - topk, which must be below 2^31. Only rows in use are written. */
 int64_t fmoe_op_moe_sort_rows(const struct fmoe_op_routes *routes, int32_t block);
 int fmoe_op_moe_sort(struct fmoe_ops *o, const struct fmoe_op_moe_sort *s, struct fmoe_error *error);
 
@@ -231,7 +231,7 @@ struct fmoe_op_shuffle {
     const char *order;
     const void *from;
     void *to;
-    int64_t matrices, rows, cols; /* cols counts elements of one or two bytes */
+    int64_t matrices, rows, cols; /* at most 2^20 matrices; cols counts elements of one or two bytes */
     int32_t element_bytes, undo;  /* undo: from the order back to row-major */
     void *stream;
 };

@@ -12,7 +12,7 @@
 
 /* ---- formats ---- */
 
-/* Kinds of element and scale, one GPU module each, in the order of the table in open.c. */
+/* Kinds of element and scale. Each has a GPU module; open.c lists the modules in this order. */
 enum element { E_FP8FN, E_FP8FNUZ, E_INT8, E_MXFP8, E_MXFP4, E_NVFP4, E_INT4_32, E_INT4 };
 
 /* clang-format off */
@@ -226,8 +226,9 @@ int fmoe_op_quantise(struct fmoe_ops *o, const struct fmoe_op_quantise *q, struc
 
 /* ---- orders ---- */
 
-static int find_order(const char *name, const struct mf_shuffle_size *z, enum mf_shuffle *ret,
-                      struct fmoe_error *error)
+/* Finds an order and checks that it supports the size. */
+static int find_order(const char *name, int64_t rows, int64_t cols, int32_t element_bytes,
+                      struct fmoe_error *error, enum mf_shuffle *ret, struct mf_shuffle_size *ret_size)
 {
     char why[256];
 
@@ -236,11 +237,14 @@ static int find_order(const char *name, const struct mf_shuffle_size *z, enum mf
                          "order '%s': expected 16x16, a16w4, a16w4_gu, a16w4_scale, e8m0, "
                          "e8m0_1250, 32_4_4 or 8_4",
                          name ? name : "");
-    if (z->rows < 1 || z->cols < 1 || (z->element_bytes != 1 && z->element_bytes != 2))
+    if (rows < 1 || rows > INT32_MAX || cols < 1 || cols > INT32_MAX ||
+        (element_bytes != 1 && element_bytes != 2))
         return fmoe_fail(error, -EINVAL,
-                         "%zu rows, %zu columns of %d bytes: expected elements of 1 or 2 bytes", z->rows,
-                         z->cols, z->element_bytes);
-    if (!mf_shuffle_legal(*ret, z, why, sizeof(why)))
+                         "%lld rows, %lld columns of %d bytes: expected 1 to 2^31 - 1 rows and columns, and "
+                         "elements of 1 or 2 bytes",
+                         (long long)rows, (long long)cols, element_bytes);
+    *ret_size = (struct mf_shuffle_size){(size_t)rows, (size_t)cols, element_bytes, false};
+    if (!mf_shuffle_legal(*ret, ret_size, why, sizeof(why)))
         return fmoe_fail(error, -EINVAL, "%s", why);
     return 0;
 }
@@ -248,16 +252,16 @@ static int find_order(const char *name, const struct mf_shuffle_size *z, enum mf
 int fmoe_op_shuffled_elements(const char *order, int64_t rows, int64_t cols, int32_t element_bytes,
                               int64_t *ret_elements, struct fmoe_error *error)
 {
-    const struct mf_shuffle_size z = {(size_t)rows, (size_t)cols, element_bytes, false};
+    struct mf_shuffle_size z;
     enum mf_shuffle s;
-    int r = find_order(order, &z, &s, error);
+    int r = find_order(order, rows, cols, element_bytes, error, &s, &z);
 
     if (r == 0)
         *ret_elements = (int64_t)mf_shuffle_elements(s, &z);
     return r;
 }
 
-/* Elements that are adjacent in both orders. */
+/* Returns the number of bytes that are adjacent and aligned in both orders. */
 static int adjacent_bytes(enum mf_shuffle s, const struct fmoe_op_shuffle *q)
 {
     static const int bytes[MF_SHUFFLE_N_] = {
@@ -295,10 +299,12 @@ static int shuffle_on_gpu(const struct fmoe_ops *o, enum mf_shuffle s, const str
 
 int fmoe_op_shuffle(struct fmoe_ops *o, const struct fmoe_op_shuffle *q, struct fmoe_error *error)
 {
-    const struct mf_shuffle_size z = {(size_t)q->rows, (size_t)q->cols, q->element_bytes, false};
+    struct mf_shuffle_size z;
     enum mf_shuffle s;
-    int r = find_order(q->order, &z, &s, error);
+    int r = find_order(q->order, q->rows, q->cols, q->element_bytes, error, &s, &z);
 
+    if (r == 0 && (q->matrices < 0 || q->matrices > 1 << 20))
+        r = fmoe_fail(error, -EINVAL, "%lld matrices: expected 0 to 2^20", (long long)q->matrices);
     if (r == 0)
         r = fmoe_ops_begin(o, error);
     if (r < 0)

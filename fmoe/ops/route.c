@@ -52,7 +52,7 @@ struct routing {
 static int route_token(const struct routing *x, int64_t t, double *scratch)
 {
     const struct fmoe_op_route *q = x->q;
-    float *logits = (float *)(void *)(scratch + 2 * q->experts);
+    float *logits = (float *)(void *)(scratch + 2 * (size_t)q->experts);
     int32_t *ids = (int32_t *)(void *)(logits + q->experts);
     const struct mf_route_in in = {
         .logits = logits,
@@ -102,7 +102,7 @@ static int route_on_cpu(const struct fmoe_op_route *q, struct fmoe_error *error)
                  .groups_kept = q->groups_kept,
                  .sum_floor = (double)q->sum_floor,
                  .scale = (double)q->scale},
-        .of_thread = (size_t)(3 * q->experts + q->topk + 8),
+        .of_thread = 3 * (size_t)q->experts + (size_t)q->topk + 8,
     };
     _cleanup_(mf_freep) double *scratch = calloc((size_t)threads * x.of_thread, sizeof(*scratch));
 
@@ -124,7 +124,9 @@ static int check_route(const struct fmoe_ops *o, const struct fmoe_op_route *q, 
             q->logits_type, q->ids_type);
     if (q->tokens < 0 || q->experts < 1 || q->topk < 1 || q->topk > q->experts ||
         q->tokens > INT32_MAX / q->experts)
-        return fmoe_fail(error, -EINVAL, "%lld tokens, %d experts, topk %d: expected topk from 1 to experts",
+        return fmoe_fail(error, -EINVAL,
+                         "%lld tokens, %d experts, topk %d: expected topk from 1 to experts, and fewer than "
+                         "2^31 logits",
                          (long long)q->tokens, q->experts, q->topk);
     if (fmoe_ops_on_gpu(o) && q->experts > MF_OP_BINS_MAX)
         return fmoe_fail(error, -EINVAL, "%d experts: a GPU routes to at most %d", q->experts,

@@ -209,7 +209,7 @@ static int sort_on_gpu(const struct fmoe_ops *o, const struct fmoe_op_moe_sort *
         .zeroed_bytes = (long long)s->moe_buf_bytes,
         .bins = s->routes.experts,
         .block = s->block,
-        .pad = s->routes.topk << 24 | (int32_t)s->routes.tokens,
+        .pad = mf_pack_id((int32_t)s->routes.tokens, s->routes.topk),
         .packed = 1,
     };
 
@@ -245,6 +245,9 @@ static int check_moe_sort(const struct fmoe_op_moe_sort *s, struct fmoe_error *e
                          "%lld tokens, topk %d, %d experts: expected fewer than 2^24 tokens, topk of at most "
                          "255, and at least topk experts",
                          (long long)r->tokens, r->topk, r->experts);
+    if (fmoe_op_moe_sort_rows(r, s->block) > INT32_MAX)
+        return fmoe_fail(error, -EINVAL, "block %d: %lld rows of sorted_ids, expected fewer than 2^31",
+                         s->block, (long long)fmoe_op_moe_sort_rows(r, s->block));
     if (s->moe_buf && s->moe_buf_bytes % 16 != 0)
         return fmoe_fail(error, -EINVAL, "moe_buf of %zu bytes: expected a multiple of 16", s->moe_buf_bytes);
     return 0;

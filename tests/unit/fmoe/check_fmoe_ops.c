@@ -58,6 +58,18 @@ MF_TEST(test_sort_arguments, .rows = MF_ARRAY_LEN(sorts))
     ck_assert_int_eq(fmoe_op_align(ops, &align, NULL), -EINVAL);
 }
 
+/* Positions are int32, so blocks of this size have too many rows even without tokens. */
+MF_TEST(test_too_many_rows)
+{
+    int32_t num_valid[2];
+    const struct fmoe_op_moe_sort s = {
+        .routes = {.topk = 2, .experts = 8}, .block = 1 << 30, .num_valid = num_valid};
+    struct fmoe_error error = {""};
+
+    ck_assert_int_eq(fmoe_op_moe_sort(ops, &s, &error), -EINVAL);
+    ck_assert_msg(strstr(error.text, "block 1073741824: 8589934590 rows") != NULL, "%s", error.text);
+}
+
 MF_TEST(test_too_few_rows)
 {
     const int32_t ids[4] = {0, 1, 1, 0};
@@ -171,6 +183,33 @@ MF_TEST(test_one_call_at_a_time)
     ck_assert_int_eq(fmoe_op_unpermute(ops, &u, &error), 0);
     ck_assert_int_eq(y, 0);
     ck_assert_int_eq(fmoe_ops_open("tpu:0", &error, &ops), -EINVAL);
+}
+
+/* size_t members of struct mf_shuffle_size would make large numbers of them */
+static const struct {
+    int64_t matrices, rows, cols;
+    const char *text;
+} negative[] = {
+    {1, -16, 32, "-16 rows, 32 columns"},
+    {1, 16, -32, "16 rows, -32 columns"},
+    {1, INT64_C(1) << 40, 32, "1099511627776 rows"},
+    {-1, 16, 32, "-1 matrices"},
+};
+
+MF_TEST(test_shuffle_sizes, .rows = MF_ARRAY_LEN(negative))
+{
+    const struct fmoe_op_shuffle s = {.order = "16x16",
+                                      .matrices = negative[_i].matrices,
+                                      .rows = negative[_i].rows,
+                                      .cols = negative[_i].cols,
+                                      .element_bytes = 1};
+    struct fmoe_error error = {""};
+    int64_t n;
+
+    ck_assert_int_eq(fmoe_op_shuffled_elements(s.order, s.rows, s.cols, 1, &n, NULL),
+                     s.matrices < 0 ? 0 : -EINVAL);
+    ck_assert_int_eq(fmoe_op_shuffle(ops, &s, &error), -EINVAL);
+    ck_assert_msg(strstr(error.text, negative[_i].text) != NULL, "%s", error.text);
 }
 
 /* ---- compilation ---- */
