@@ -250,8 +250,8 @@ int fmoe_misses(struct fmoe *f, const char *source, char **ret);
 /* Starts a thread that reports misses to a coordinator every `seconds` seconds (1 to 86400). A failed report
  * is retried with the same idempotency key, so the coordinator counts its misses once. A refused report is
  * dropped. Calls never wait for the thread. url: "http://farm:8080". token_file: file with the access token;
- * NULL for a coordinator on loopback. -EALREADY: the thread is running. -ELIBACC:
- * libcurl.so.4 is missing. */
+ * NULL for a coordinator on loopback. -EALREADY: the thread is running. -ELIBACC: libcurl.so.4 is
+ * missing. */
 int fmoe_report_start(struct fmoe *f, const char *url, const char *token_file, int64_t seconds,
                       struct fmoe_error *error);
 /* Sends a last report and stops the thread, within 20 seconds. Skips the last report if the previous report

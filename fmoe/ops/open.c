@@ -24,7 +24,7 @@ static const struct module {
     [FMOE_OPS_MAP] = {"ops_map.hip", 256, {"mf_op_map", "mf_op_map_count"}, {0}, false, false},
     [FMOE_OPS_ROUTE] = {"ops_route.hip", 128, {"mf_op_route"}, {0}, false, false},
     [FMOE_OPS_SHUFFLE] = {"ops_shuffle.hip", 256, {"mf_op_shuffle"}, {0}, false, false},
-    /* in the order of enum element in quantise.c */
+    /* in the order of enum element in format.c */
     [FMOE_OPS_QUANTISE] =
     QUANTISE({"MF_ELEMENT=0", "MF_GROUP=0"}, true, false),
     QUANTISE({"MF_ELEMENT=0", "MF_GROUP=0"}, true, true),

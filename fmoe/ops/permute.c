@@ -6,9 +6,7 @@
 #include "kernels/ops/permute_ascend.h"
 #include "kernels/ops/permute_vllm.h"
 
-#define RESIDENT 2 /* blocks per SM or CU of the kernels that copy rows */
-
-static struct mf_op_rows gpu_rows(const struct fmoe_op_rows *r)
+struct mf_op_rows fmoe_ops_gpu_rows(const struct fmoe_op_rows *r)
 {
     return (struct mf_op_rows){r->from, r->to, (int32_t)r->bytes, fmoe_ops_unit(r->from, r->to, r->bytes)};
 }
@@ -25,6 +23,20 @@ int fmoe_ops_check_rows(int64_t n, size_t bytes, struct fmoe_error *error)
 
 /* ---- GPU ---- */
 
+int fmoe_ops_launch_gather(const struct fmoe_ops *o, const struct mf_op_gather_args *a, void *stream)
+{
+    /* without rows, one block still copies the indices */
+    int64_t warps = MF_MAX(a->n, 1) * ((a->rows.bytes / a->rows.unit + o->wave - 1) / o->wave);
+    const struct fmoe_ops_launch l = {
+        .module = FMOE_OPS_PERMUTE,
+        .function = FMOE_OPS_PERMUTE_GATHER,
+        .blocks = fmoe_ops_blocks(o, FMOE_OPS_PERMUTE, warps, FMOE_OPS_RESIDENT),
+        .stream = stream,
+    };
+
+    return fmoe_ops_launch(o, &l, a, sizeof(*a));
+}
+
 /* Warps of work to copy the rows of all tokens, in pieces of 512 bytes. */
 static int64_t pieces_of(const struct mf_op_permute_args *a)
 {
@@ -38,7 +50,7 @@ static int launch_permute(const struct fmoe_ops *o, struct mf_op_permute_args *a
     const struct fmoe_ops_launch l = {
         .module = FMOE_OPS_PERMUTE,
         .function = few ? FMOE_OPS_PERMUTE_SORT : FMOE_OPS_PERMUTE_ROWS,
-        .blocks = fmoe_ops_blocks(o, FMOE_OPS_PERMUTE, pieces_of(a), few ? 1 : RESIDENT),
+        .blocks = fmoe_ops_blocks(o, FMOE_OPS_PERMUTE, pieces_of(a), few ? 1 : FMOE_OPS_RESIDENT),
         .shared = few ? fmoe_ops_sort_shared(o, &a->sort) : 0,
         .stream = stream,
     };
@@ -68,7 +80,7 @@ static int permute_on_gpu(const struct fmoe_ops *o, const struct fmoe_op_permute
     };
 
     for (int i = 0; i < p->n_rows; i++)
-        a.rows[i] = gpu_rows(&p->rows[i]);
+        a.rows[i] = fmoe_ops_gpu_rows(&p->rows[i]);
     fmoe_ops_sort_prepare(&p->routes, p->workspace, &a.sort);
     return launch_permute(o, &a, p->stream);
 }
@@ -144,18 +156,15 @@ static int check_ep(const struct fmoe_op_permute_ep *p, struct fmoe_error *error
 static int gather_on_gpu(const struct fmoe_ops *o, const struct fmoe_op_permute_ep *p)
 {
     const struct mf_op_gather_args a = {
-        .rows = gpu_rows(&p->rows),
+        .rows = fmoe_ops_gpu_rows(&p->rows),
         .index = p->routes.ids,
         .copy = p->sorted_indices,
         .n = p->last,
         .n_copied = p->routes.tokens,
         .wide = p->routes.ids_type == FMOE_INT64,
     };
-    int64_t warps = MF_MAX(p->last, 1) * ((a.rows.bytes / a.rows.unit + o->wave - 1) / o->wave);
-    const struct fmoe_ops_launch l = {FMOE_OPS_PERMUTE, FMOE_OPS_PERMUTE_GATHER,
-                                      fmoe_ops_blocks(o, FMOE_OPS_PERMUTE, warps, RESIDENT), 0, p->stream};
 
-    return fmoe_ops_launch(o, &l, &a, sizeof(a));
+    return fmoe_ops_launch_gather(o, &a, p->stream);
 }
 
 static int ep_on_gpu(const struct fmoe_ops *o, const struct fmoe_op_permute_ep *p)
@@ -163,7 +172,7 @@ static int ep_on_gpu(const struct fmoe_ops *o, const struct fmoe_op_permute_ep *
     struct mf_op_permute_args a = {
         .sort = {.row_of = p->sorted_indices, .bins = p->routes.experts, .block = 1, .none = -1},
         .row_of = p->sorted_indices,
-        .rows = {gpu_rows(&p->rows)},
+        .rows = {fmoe_ops_gpu_rows(&p->rows)},
         .probs = p->probs,
         .out_probs = p->probs ? p->out_probs : NULL,
         .token = (int32_t)p->routes.tokens,
@@ -223,7 +232,7 @@ static int launch_unpermute(const struct fmoe_ops *o, struct mf_op_unpermute_arg
     const struct fmoe_ops_launch l = {
         .module = FMOE_OPS_PERMUTE,
         .function = FMOE_OPS_PERMUTE_BACK,
-        .blocks = fmoe_ops_blocks(o, FMOE_OPS_PERMUTE, warps, RESIDENT),
+        .blocks = fmoe_ops_blocks(o, FMOE_OPS_PERMUTE, warps, FMOE_OPS_RESIDENT),
         .stream = stream,
     };
 

@@ -6,7 +6,6 @@
 
 #define SLICE_TOKENS 64
 #define SLICES_MAX   128
-#define RESIDENT     2
 
 static int32_t slices_of(int64_t tokens)
 {
@@ -48,32 +47,24 @@ static int make_map(const struct fmoe_ops *o, const struct fmoe_op_permute_map *
     return r < 0 ? r : fmoe_ops_launch(o, &place, &a, sizeof(a));
 }
 
-static struct mf_op_rows rows_of(const struct fmoe_op_rows *r)
-{
-    return (struct mf_op_rows){r->from, r->to, (int32_t)r->bytes, fmoe_ops_unit(r->from, r->to, r->bytes)};
-}
-
 /* Copies every row (drop_and_pad), or writes the rows of zeros. */
 static int gather_rows(const struct fmoe_ops *o, const struct fmoe_op_permute_map *p)
 {
     const struct mf_op_gather_args a = {
-        .rows = rows_of(&p->rows),
+        .rows = fmoe_ops_gpu_rows(&p->rows),
         .index = p->token_of,
         .n = p->max_rows,
         .only_zeros = !p->drop_and_pad,
     };
-    int64_t warps = p->max_rows * ((a.rows.bytes / a.rows.unit + o->wave - 1) / o->wave);
-    const struct fmoe_ops_launch l = {FMOE_OPS_PERMUTE, FMOE_OPS_PERMUTE_GATHER,
-                                      fmoe_ops_blocks(o, FMOE_OPS_PERMUTE, warps, RESIDENT), 0, p->stream};
 
-    return fmoe_ops_launch(o, &l, &a, sizeof(a));
+    return fmoe_ops_launch_gather(o, &a, p->stream);
 }
 
 static int copy_rows(const struct fmoe_ops *o, const struct fmoe_op_permute_map *p)
 {
     const struct mf_op_permute_args a = {
         .row_of = p->row_of,
-        .rows = {rows_of(&p->rows)},
+        .rows = {fmoe_ops_gpu_rows(&p->rows)},
         .token = (int32_t)p->tokens,
         .topk = p->experts,
         .n_rows = 1,
@@ -81,7 +72,8 @@ static int copy_rows(const struct fmoe_ops *o, const struct fmoe_op_permute_map 
     };
     int64_t warps = p->tokens * (((int64_t)p->rows.bytes + 511) / 512);
     const struct fmoe_ops_launch l = {FMOE_OPS_PERMUTE, FMOE_OPS_PERMUTE_ROWS,
-                                      fmoe_ops_blocks(o, FMOE_OPS_PERMUTE, warps, RESIDENT), 0, p->stream};
+                                      fmoe_ops_blocks(o, FMOE_OPS_PERMUTE, warps, FMOE_OPS_RESIDENT), 0,
+                                      p->stream};
 
     return fmoe_ops_launch(o, &l, &a, sizeof(a));
 }

@@ -75,3 +75,10 @@ void fmoe_ops_sort_prepare(const struct fmoe_op_routes *routes, void *workspace,
 size_t fmoe_ops_sort_bytes(const struct fmoe_op_routes *routes); /* workspace on a GPU */
 size_t fmoe_ops_sort_shared(const struct fmoe_ops *o, const struct mf_op_sort_args *a);
 int fmoe_ops_sort_launch(const struct fmoe_ops *o, const struct mf_op_sort_args *a, void *stream);
+
+/* GPU: copies rows. */
+#define FMOE_OPS_RESIDENT 2 /* blocks per SM or CU of the kernels that copy rows */
+struct mf_op_rows;
+struct mf_op_gather_args;
+struct mf_op_rows fmoe_ops_gpu_rows(const struct fmoe_op_rows *rows);
+int fmoe_ops_launch_gather(const struct fmoe_ops *o, const struct mf_op_gather_args *a, void *stream);
