@@ -97,8 +97,8 @@ static int read_down(const struct mf_triton_file *file, struct mf_triton_file **
         return 0;
     if (file->key.down)
         return mf_cli_fail(MF_EXIT_USAGE,
-                           "%s: the file is for the second GEMM only; name the file without _down, with "
-                           "which it is read",
+                           "%s: the file is for the second GEMM only; name the file without _down, and "
+                           "this file is read as well",
                            file->path);
     mf_format(path, sizeof(path), "%.*s_down%s", (int)stem, file->path, ending);
     r = mf_table_file_text(path, &text, why);

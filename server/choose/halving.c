@@ -9,13 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The search measures at most this share of a space. */
-#define SHARE 10
-/* The first round has this share of the points, within bounds, and half as many if there are hints. */
-#define FIRST_SHARE   40
+/* The search measures at most one of this many points of a space. */
+#define SPACE_DIVISOR 10
+/* The first round has one of this many points, within bounds, and half as many if there are hints. */
+#define FIRST_DIVISOR 40
 #define FIRST_MIN     16
 #define FIRST_MAX     64
-#define ROUND_SHARE   80
+#define ROUND_DIVISOR 80
 #define ROUND_MIN     8
 #define ROUND_MAX     32
 #define SURVIVORS     8
@@ -25,7 +25,7 @@
 
 size_t mf_halving_max(size_t n)
 {
-    return n < MF_HALVING_LEAST ? n : MF_MAX(n / SHARE, (size_t)MF_HALVING_LEAST / 2);
+    return n < MF_HALVING_LEAST ? n : MF_MAX(n / SPACE_DIVISOR, (size_t)MF_HALVING_LEAST / 2);
 }
 
 static size_t bounded(size_t n, size_t min, size_t max)
@@ -52,11 +52,11 @@ static uint64_t order_of(const struct selection *s, size_t point)
     return mf_hash64(&point, sizeof(point), s->h->seed);
 }
 
-static size_t count_measured(const struct mf_halving *h, bool only_hinted)
+static size_t count_measured(const struct mf_halving *h)
 {
     size_t n = 0;
     for (size_t i = 0; i < h->points->n; i++)
-        n += h->us[i] > 0 && (!only_hinted || (h->hinted && h->hinted[i]));
+        n += h->us[i] > 0;
     return n;
 }
 
@@ -73,8 +73,8 @@ static size_t take_hinted(struct selection *s)
     return n;
 }
 
-/* Lowers the distances to the nearest taken point, now that `point` is taken. */
-static void come_nearer(const struct selection *s, double *nearest, size_t point)
+/* Updates each point's distance to the nearest taken point after `point` was taken. */
+static void update_nearest(const struct selection *s, double *nearest, size_t point)
 {
     for (size_t i = 0; i < s->h->points->n; i++)
         nearest[i] = fmin(nearest[i], mf_points_distance(s->h->points, i, point));
@@ -104,11 +104,11 @@ static int take_spread(struct selection *s, size_t n)
         nearest[i] = INFINITY;
     for (size_t i = 0; i < s->h->points->n; i++) {
         if (s->taken[i])
-            come_nearer(s, nearest, i);
+            update_nearest(s, nearest, i);
     }
     for (; n > 0 && s->n < s->limit; n--) {
         take(s, farthest(s, nearest));
-        come_nearer(s, nearest, s->ret[s->n - 1]);
+        update_nearest(s, nearest, s->ret[s->n - 1]);
     }
     return 0;
 }
@@ -165,7 +165,7 @@ static size_t pick_survivors(const struct mf_halving *h, size_t max, struct surv
     return n;
 }
 
-/* Takes the untaken point nearest to the survivor. Returns false if there is none next to it. */
+/* Takes the nearest point next to the survivor that is not taken. Returns false if there is none. */
 static bool take_nearest(struct selection *s, const struct survivor *of)
 {
     const struct mf_points *p = s->h->points;
@@ -198,7 +198,7 @@ static void take_near(struct selection *s, size_t n_survivors)
 
 static void later_round(struct selection *s, size_t n_measured, size_t n_first)
 {
-    size_t n_points = s->h->points->n, n_round = bounded(n_points / ROUND_SHARE, ROUND_MIN, ROUND_MAX);
+    size_t n_points = s->h->points->n, n_round = bounded(n_points / ROUND_DIVISOR, ROUND_MIN, ROUND_MAX);
     size_t rounds = (n_measured - n_first) / n_round;
     s->limit = MF_MIN(s->limit, n_round);
     take_near(s, MF_MAX((size_t)SURVIVORS >> MF_MIN(rounds, (size_t)8), (size_t)SURVIVORS_MIN));
@@ -206,8 +206,8 @@ static void later_round(struct selection *s, size_t n_measured, size_t n_first)
 
 int mf_halving_next(const struct mf_halving *h, size_t limit, size_t *ret, size_t *ret_n)
 {
-    const size_t n = h->points->n, n_measured = count_measured(h, false), max = mf_halving_max(n);
-    size_t n_first = bounded(n / FIRST_SHARE, FIRST_MIN, FIRST_MAX);
+    const size_t n = h->points->n, n_measured = count_measured(h), max = mf_halving_max(n);
+    size_t n_first = bounded(n / FIRST_DIVISOR, FIRST_MIN, FIRST_MAX);
     _cleanup_(mf_freep) bool *taken = calloc(n + 1, sizeof(*taken));
     if (!taken)
         return -ENOMEM;

@@ -16,7 +16,6 @@
 struct dimension {
     const char *word; /* in the first name that has it */
     size_t len;
-    int occurrence; /* 0: the first with this word in its name */
 };
 
 struct reading {
@@ -61,17 +60,14 @@ static bool has_word(const struct dimension *d, const struct parameter *p)
 static int dimension_of(struct reading *o, size_t i, const struct parameter *p)
 {
     const int64_t *values = o->values + i * MF_POINTS_DIMENSIONS_MAX;
-    int occurrence = 0;
     for (int d = 0; d < o->n; d++) {
-        if (!has_word(&o->all[d], p))
-            continue;
-        if (values[d] == MF_POINTS_ABSENT)
+        /* a word that has a value occurs once more in this name: the next dimension of the word */
+        if (has_word(&o->all[d], p) && values[d] == MF_POINTS_ABSENT)
             return d;
-        occurrence++;
     }
     if (o->n == MF_POINTS_DIMENSIONS_MAX)
         return -1;
-    o->all[o->n] = (struct dimension){p->word, p->len, occurrence};
+    o->all[o->n] = (struct dimension){p->word, p->len};
     return o->n++;
 }
 

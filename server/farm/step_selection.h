@@ -6,7 +6,7 @@
 struct mf_step_selection {
     struct mf_step_row *steps; /* the caller frees it */
     size_t n;
-    /* per consumer: number of selected steps that it dispatches; why it dispatches one of the others not */
+    /* per consumer: number of selected steps that it dispatches, and why it does not dispatch another one */
     size_t n_of[MF_CONSUMER_N_];
     char why_not[MF_CONSUMER_N_][MF_CONSUMER_WHY_MAX];
 };
