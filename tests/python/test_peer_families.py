@@ -14,7 +14,7 @@ import sys
 import tempfile
 import types
 import unittest
-from typing import Any, Dict, List
+from typing import Any, List
 from unittest import mock
 
 try:
@@ -26,37 +26,14 @@ STUBS = pathlib.Path(__file__).parent / "stubs"
 sys.path.insert(0, str(STUBS))
 
 import deep_gemm
-from test_torch_grouped import AMPERE, BLACKWELL, CPU, HOPPER, LAYER, inputs, relative_error
-from test_torch_grouped import reference as plain_reference
-from triton_stubs import dequantise
+from family_layer import BF16, FP8, candidate, layer_inputs, reference
+from test_torch_grouped import AMPERE, BLACKWELL, CPU, HOPPER, LAYER, relative_error
 
 from moefarm import torch_family
 from moefarm.families import deepgemm, lmdeploy
 from moefarm.family import Candidate, Device, Rejection, Shape
 
-BF16 = "7,256,128,5,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
-FP8 = BF16.replace("torch.bfloat16,torch.bfloat16,QuantType.No",
-                   "torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128")
 AMD = Device("hip:amd:0", "gfx942", 304)
-
-
-def candidate(name: str) -> Candidate:
-    return Candidate(name, (), (), ())
-
-
-def layer_inputs(shape: Shape) -> Dict[str, torch.Tensor]:
-    t: Dict[str, torch.Tensor] = inputs(shape)
-    for name in ("w1", "w2") if shape.is_quantised else ():
-        size = torch_family.scale_size(shape.q_type, tuple(t[name].shape))
-        t[f"{name}_scale"] = torch.rand(*size) / 32 + 1 / 32
-        t[name] = (t[name].float() * 16).to(torch.float8_e4m3fn)
-    return t
-
-
-def reference(shape: Shape, t: Dict[str, torch.Tensor]) -> torch.Tensor:
-    weights = {name: dequantise(t[name], t.get(f"{name}_scale")) for name in ("w1", "w2")}
-    y: torch.Tensor = plain_reference(shape, {**t, **weights})
-    return y
 
 
 class Layers(unittest.TestCase):

@@ -7,7 +7,7 @@ import os
 import pathlib
 import tempfile
 import unittest
-from typing import Any, Dict, List
+from typing import Any, List
 from unittest import mock
 
 try:
@@ -16,8 +16,8 @@ except ImportError as error:
     raise unittest.SkipTest(f"no PyTorch: {error}") from error
 
 import triton_stubs
+from family_layer import BF16, FP8, candidate, layer_inputs, reference
 from test_torch_grouped import farm_tensor, inputs, relative_error
-from test_torch_grouped import reference as plain_reference
 from triton_stubs import CALLS
 
 triton_stubs.install_vllm()
@@ -25,37 +25,13 @@ triton_stubs.install_sglang()
 
 from moefarm.families.triton_moe import compile_pool, framework, sglang_family, vllm_family
 from moefarm.families.triton_moe.offers import LIMIT_ENV
-from moefarm.family import Candidate, Shape
-from moefarm.torch_family import scale_size
+from moefarm.family import Shape
 
-BF16 = "7,256,128,5,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
-FP8 = BF16.replace("torch.bfloat16,torch.bfloat16,QuantType.No",
-                   "torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128")
 NAME = "triton_m16_n64_k64_g1_w4_s3"
 CONFIG = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1, "num_warps": 4,
           "num_stages": 3}
 DOWN = {**CONFIG, "num_warps": 8}
 FAMILIES = {"vllm": vllm_family.family, "sglang": sglang_family.family}
-
-
-def candidate(name: str) -> Candidate:
-    return Candidate(name, (), (), ())
-
-
-def quantised_inputs(shape: Shape) -> Dict[str, torch.Tensor]:
-    """Inputs with FP8 weights and scales of the sizes that the farm makes."""
-    t: Dict[str, torch.Tensor] = inputs(shape)
-    for name in ("w1", "w2"):
-        size = scale_size(shape.q_type, tuple(t[name].shape))
-        t[f"{name}_scale"] = torch.rand(*size) / 32 + 1 / 32
-        t[name] = (t[name].float() * 16).to(torch.float8_e4m3fn)
-    return t
-
-
-def reference(shape: Shape, t: Dict[str, torch.Tensor]) -> torch.Tensor:
-    weights = {name: triton_stubs.dequantise(t[name], t.get(f"{name}_scale")) for name in ("w1", "w2")}
-    y: torch.Tensor = plain_reference(shape, {**t, **weights})
-    return y
 
 
 class Results(unittest.TestCase):
@@ -69,7 +45,7 @@ class Results(unittest.TestCase):
             for text in cases:
                 with self.subTest(family=name, text=text):
                     shape = Shape.parse(text)
-                    t = quantised_inputs(shape) if shape.is_quantised else inputs(shape)
+                    t = layer_inputs(shape)
                     y = family.open(candidate(NAME), shape).forward(t)
                     self.assertLess(relative_error(y, reference(shape, t)), 0.01)
 
@@ -122,7 +98,7 @@ class Results(unittest.TestCase):
             with self.subTest(text):
                 shape = Shape.parse(text)
                 for family in FAMILIES.values():
-                    family.open(candidate(NAME), shape).forward(quantised_inputs(shape))
+                    family.open(candidate(NAME), shape).forward(layer_inputs(shape))
                 quant = CALLS[-2]["quant"]
                 self.assertEqual((quant.block_shape, quant.per_act_token_quant, quant.per_out_ch_quant),
                                  (block, rows, rows))
@@ -191,7 +167,7 @@ class Compilation(unittest.TestCase):
     def test_sizes_of_tensors_without_memory(self) -> None:
         for text in (BF16, FP8, FP8.replace("1x128", "Token"), FP8.replace("1x128", "Tensor")):
             shape = Shape.parse(text)
-            t = quantised_inputs(shape) if shape.is_quantised else inputs(shape)
+            t = layer_inputs(shape)
             t.pop("y")
             meta = framework.meta_tensors(shape)
             self.assertEqual({k: (v.shape, v.dtype) for k, v in meta.items()},
