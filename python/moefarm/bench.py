@@ -1,13 +1,14 @@
-"""Measures tokens per second of a transformers model with moefarm's experts and with transformers' own.
+"""Measure tokens per second of a transformers model with moefarm's experts and with transformers' own.
 
     python3 -m moefarm.bench --table tuned_fmoe.csv                        # Qwen3-30B-A3B, 6 layers, on a GPU
     python3 -m moefarm.bench --model mixtral-8x7b --layers 2 --batch 1,16
     python3 -m moefarm.bench --model small --device cpu
 
-All run in one process. The model has the sizes of the named model, fewer layers and random weights. A step is
-a forward of one token per sequence, without a key-value cache. `forward` is the step as Python issues it;
-`graph` is a replay of the step in a CUDA graph. Times are medians of rounds in which the implementations take
-turns. The rate is that of the faster one. An error is relative to `eager`, the median of 16 tokens."""
+All implementations run in one process. The model has the sizes of the named model, fewer layers and random
+weights. A step is a forward of one token per sequence, without a key-value cache. `forward` is a step called
+from Python; `graph` is a replay of the step's CUDA graph. Times are medians of rounds in which the
+implementations take turns. Tokens per second are those of the faster of forward and graph. The error of an
+implementation is the relative error of its logits against `eager`, the median of 16 tokens."""
 from __future__ import annotations
 
 import argparse
@@ -39,7 +40,7 @@ MODELS: Dict[str, Any] = {
 }
 IMPLEMENTATIONS = ("eager", "batched_mm", "grouped_mm", NAME)
 NOT_CAPTURED = ("eager",)  # waits for the device
-SEQUENCES, PROMPT = 2, 8  # of the tokens whose logits are compared
+SEQUENCES, PROMPT = 2, 8  # sequences, and tokens of each, whose logits are compared
 WARMUP, ROUNDS, TARGET_S = 3, 7, 0.1
 
 
@@ -59,7 +60,7 @@ class Result(NamedTuple):
 
 
 class _Steps(NamedTuple):
-    """What is measured of one implementation at one batch size."""
+    """The steps to time of one implementation at one batch size."""
 
     forward: Optional[Callable[[], Any]]
     graph: Any  # torch.cuda.CUDAGraph, or None
@@ -143,6 +144,7 @@ class Bench:
         return (time.perf_counter() - start) / n * 1e3
 
     def capture(self, step: Callable[[], Any]) -> Any:
+        """Returns a CUDA graph of the step."""
         make_stream: Any = torch.cuda.Stream  # torch declares no types for it
         side, graph = make_stream(), torch.cuda.CUDAGraph()
         side.wait_stream(torch.cuda.current_stream())
@@ -219,17 +221,17 @@ def lines(results: Sequence[Result], baseline: str = "grouped_mm") -> Iterator[s
 
 
 def _numbers(text: str) -> List[int]:
-    numbers = [int(part) for part in text.split(",")]
-    if not numbers or min(numbers) < 1:
-        raise ValueError
-    return numbers
+    numbers = text.split(",")
+    if not all(part.isdecimal() and int(part) > 0 for part in numbers):
+        raise argparse.ArgumentTypeError(f"'{text}': expected numbers from 1, separated by commas")
+    return [int(part) for part in numbers]
 
 
 def _implementations(text: str) -> List[str]:
-    """In the order of IMPLEMENTATIONS."""
+    """Returns the named implementations, in the order of IMPLEMENTATIONS."""
     names = text.split(",")
     if not set(names) <= set(IMPLEMENTATIONS):
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"'{text}': expected names from {','.join(IMPLEMENTATIONS)}")
     return [name for name in IMPLEMENTATIONS if name in names]
 
 

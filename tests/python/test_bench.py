@@ -3,7 +3,6 @@ import contextlib
 import io
 import json
 import pathlib
-import sys
 import tempfile
 import unittest
 
@@ -11,8 +10,7 @@ try:
     import torch
     import transformers  # noqa: F401
 except ImportError as error:
-    print(f"skipped: no transformers: {error}")
-    sys.exit(77)
+    raise unittest.SkipTest(f"no PyTorch or transformers: {error}") from error
 
 from moefarm import bench
 
@@ -44,10 +42,16 @@ class Bench(unittest.TestCase):
             "   16  batched_mm           -         -          0   0.00  out of memory"])
 
     def test_refused_options(self) -> None:
-        for options in (["--batch", "0"], ["--experts", "eagre"], ["--model", "none"]):
-            with contextlib.redirect_stderr(io.StringIO()), self.assertRaises(SystemExit) as ended:
-                bench.main(options)
+        for option, value, expected in (
+                ("--batch", "1,0", "'1,0': expected numbers from 1, separated by commas"),
+                ("--batch", "", "'': expected numbers from 1"), ("--batch", "x", "'x': expected numbers"),
+                ("--experts", "eagre", "'eagre': expected names from eager,batched_mm,grouped_mm,moefarm"),
+                ("--model", "none", "invalid choice: 'none'")):
+            with self.subTest(option=option, value=value), self.assertRaises(SystemExit) as ended, \
+                    contextlib.redirect_stderr(io.StringIO()) as errors:
+                bench.main([option, value])
             self.assertEqual(ended.exception.code, 2)
+            self.assertIn(expected, errors.getvalue())
 
 
 if __name__ == "__main__":
