@@ -1,14 +1,12 @@
 """NVFP4 in a CUDA graph on a GPU: capture once, replay with other routing, in the same memory. Without a GPU,
 the same calls run one after the other in the same buffers."""
-import sys
 import unittest
 from typing import Any, Callable
 
 try:
     import torch
 except ImportError as error:
-    print(f"skipped: no torch: {error}")
-    sys.exit(77)
+    raise unittest.SkipTest(f"no PyTorch: {error}") from error
 
 import moe_reference as reference
 from nvfp4 import COSINE, DEVICE, cosine, inputs, open_layer, weights_of

@@ -1,15 +1,13 @@
 """NVFP4 end to end: accuracy against bfloat16 weights, uneven routing, expert parallelism, both clamps, and
 the memory of 60 layers. On the CPU, or on the device that MOEFARM_TEST_TORCH_DEVICE names."""
 import functools
-import sys
 import unittest
 from typing import Any
 
 try:
     import torch
 except ImportError as error:
-    print(f"skipped: no torch: {error}")
-    sys.exit(77)
+    raise unittest.SkipTest(f"no PyTorch: {error}") from error
 
 import moe_reference as reference
 import moefarm

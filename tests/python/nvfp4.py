@@ -10,8 +10,8 @@ import moefarm
 DEVICE = os.environ.get("MOEFARM_TEST_TORCH_DEVICE", "cpu")
 H, I, E, K = 512, 256, 16, 4
 FP4 = "torch.float4_e2m1fn_x2"
-# Of the layer's output and that of a layer with the same weights in bfloat16 and activations that are not
-# quantised.
+# Smallest cosine similarity between the output and that of a layer with the same weights in bfloat16 and
+# without quantised activations.
 COSINE = 0.98
 
 

@@ -8,8 +8,7 @@ import unittest
 try:
     import torch.distributed
 except ImportError as error:
-    print(f"skipped: no torch: {error}")
-    sys.exit(77)
+    raise unittest.SkipTest(f"no PyTorch: {error}") from error
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 

@@ -8,7 +8,6 @@ import json
 import os
 import pathlib
 import queue
-import sys
 import tempfile
 import threading
 import unittest
@@ -17,8 +16,7 @@ from typing import Any, Dict, Optional, Tuple
 try:
     import torch
 except ImportError as error:
-    print(f"skipped: no torch: {error}")
-    sys.exit(77)
+    raise unittest.SkipTest(f"no PyTorch: {error}") from error
 
 import moe_reference as reference
 import moefarm

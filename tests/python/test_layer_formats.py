@@ -1,14 +1,12 @@
 """moefarm.Layer with each format of quantised weights, quantised by moefarm.ops.quantise, against a reference
 of torch on the dequantised weights. On the CPU, or on the device that MOEFARM_TEST_TORCH_DEVICE names."""
-import sys
 import unittest
 from typing import Any, NamedTuple, Optional
 
 try:
     import torch
 except ImportError as error:
-    print(f"skipped: no torch: {error}")
-    sys.exit(77)
+    raise unittest.SkipTest(f"no PyTorch: {error}") from error
 
 import moe_reference as reference
 import moefarm

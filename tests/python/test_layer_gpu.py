@@ -1,17 +1,14 @@
 """The cases of test_layer on a GPU, and the layer in CUDA graphs and on several streams."""
 import os
-import sys
 import unittest
 from typing import Any
 
 try:
     import torch
 except ImportError as error:
-    print(f"skipped: no torch: {error}")
-    sys.exit(77)
+    raise unittest.SkipTest(f"no PyTorch: {error}") from error
 if not torch.cuda.is_available():
-    print("skipped: no GPU")
-    sys.exit(77)
+    raise unittest.SkipTest("no GPU")
 os.environ["MOEFARM_TEST_TORCH_DEVICE"] = f"cuda:{torch.cuda.current_device()}"
 
 import moe_reference as reference

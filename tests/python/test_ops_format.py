@@ -1,15 +1,13 @@
 """Routers, quantisation and orders of moefarm.ops against references of torch, on the CPU or on the device
 that MOEFARM_TEST_TORCH_DEVICE names."""
 import ctypes
-import sys
 import unittest
 from typing import Callable, List, Tuple
 
 try:
     import torch
 except ImportError as error:
-    print(f"skipped: no torch: {error}")
-    sys.exit(77)
+    raise unittest.SkipTest(f"no PyTorch: {error}") from error
 
 import moefarm
 import ops_reference as reference

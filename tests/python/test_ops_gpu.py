@@ -1,16 +1,13 @@
 """The cases of test_ops_sort, test_ops_permute and test_ops_format on a GPU, and operators in CUDA graphs."""
 import os
-import sys
 import unittest
 
 try:
     import torch
 except ImportError as error:
-    print(f"skipped: no torch: {error}")
-    sys.exit(77)
+    raise unittest.SkipTest(f"no PyTorch: {error}") from error
 if not torch.cuda.is_available():
-    print("skipped: no GPU")
-    sys.exit(77)
+    raise unittest.SkipTest("no GPU")
 os.environ["MOEFARM_TEST_TORCH_DEVICE"] = f"cuda:{torch.cuda.current_device()}"
 
 import ops_reference as reference

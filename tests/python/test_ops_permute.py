@@ -1,15 +1,13 @@
 """Permutations of moefarm.ops against the chains of torch operators that they replace, on the CPU or on the
 device that MOEFARM_TEST_TORCH_DEVICE names."""
 import doctest
-import sys
 import unittest
 from typing import Callable, List, Optional, Tuple
 
 try:
     import torch
 except ImportError as error:
-    print(f"skipped: no torch: {error}")
-    sys.exit(77)
+    raise unittest.SkipTest(f"no PyTorch: {error}") from error
 
 import moefarm
 import moefarm.ops._format

@@ -1,14 +1,12 @@
 """moefarm.ops.moe_align_block_size and moe_sorting against their references, on the CPU or on the device that
 MOEFARM_TEST_TORCH_DEVICE names."""
-import sys
 import unittest
 from typing import Callable, List, Tuple
 
 try:
     import torch
 except ImportError as error:
-    print(f"skipped: no torch: {error}")
-    sys.exit(77)
+    raise unittest.SkipTest(f"no PyTorch: {error}") from error
 
 import moefarm
 import ops_reference as reference

@@ -5,7 +5,6 @@ import copy
 import io
 import os
 import pathlib
-import sys
 import tempfile
 import unittest
 import unittest.mock
@@ -15,8 +14,7 @@ try:
     import torch
     import transformers
 except ImportError as error:
-    print(f"skipped: no transformers: {error}")
-    sys.exit(77)
+    raise unittest.SkipTest(f"no PyTorch or transformers: {error}") from error
 
 import moefarm
 import moefarm.integrations.transformers as integration
