@@ -13,7 +13,7 @@ import torch
 from moefarm import _library
 
 Tables = Union[None, str, Sequence[str]]
-_cpu_lock = threading.Lock()  # all CPU handles of a process share one thread pool
+cpu_lock = threading.Lock()  # all CPU handles of a process share one thread pool
 _open_lock = threading.Lock()
 
 
@@ -42,9 +42,10 @@ def guard(device: torch.device) -> ContextManager[Any]:
 
 
 class Workspace:
-    """The buffer that calls on one device use. It grows when a layer is opened, and never during a call. A
-    call on another stream than the last call first waits for the last call's stream. A larger buffer does not
-    replace the addresses in captured graphs, so the smaller ones are kept."""
+    """The buffer that calls on one device share. It grows when a layer is opened, and never during a call. If
+    the stream changes between two calls, the later call waits for the stream of the earlier one. Captured
+    graphs contain a buffer's address, so a buffer that calls have used is kept after a larger one replaces
+    it."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.bytes, self.address = device, 0, 0
@@ -53,6 +54,7 @@ class Workspace:
         self._stream: Any = None
 
     def reserve(self, n: int) -> None:
+        """Allocates a larger buffer if the current one has fewer than n bytes."""
         if n <= self.bytes:
             return
         if self._buffers and not self.used:
@@ -62,8 +64,8 @@ class Workspace:
         self.bytes, self.address, self.used = n, buffer.data_ptr(), False
 
     def order(self, stream: int) -> None:
-        """Makes the current stream, `stream`, wait for the calls that use the buffer. A stream that is being
-        captured cannot wait."""
+        """Makes the current stream, `stream`, wait for earlier calls on another stream. Does nothing during a
+        capture, because a captured stream cannot wait for a stream outside the graph."""
         last = self._stream
         if (last is not None and last.cuda_stream == stream) or torch.cuda.is_current_stream_capturing():
             return
@@ -76,17 +78,18 @@ _workspaces: Dict[torch.device, Workspace] = {}
 
 
 def workspace_of(device: torch.device) -> Workspace:
+    """Returns the workspace that all layers on the device share."""
     if device not in _workspaces:
         _workspaces[device] = Workspace(device)
     return _workspaces[device]
 
 
 class Handle:
-    """One device with one set of tables (struct fmoe). It is closed with its last layer."""
+    """One device with one set of tables (struct fmoe). It is closed after its last layer."""
 
     def __init__(self, device: torch.device, tables: Sequence[str]) -> None:
         self.device, self.tables, self.library = device, tables, _library.load()
-        self.lock = _cpu_lock if device.type == "cpu" else threading.Lock()
+        self.lock = cpu_lock if device.type == "cpu" else threading.Lock()
         error, pointer = _library.ErrorText(), ctypes.c_void_p()
         name = library_device(device).encode()
         with guard(device):

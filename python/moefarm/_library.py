@@ -134,6 +134,13 @@ def find() -> str:
     return system
 
 
+def declare(library: Any, functions: Dict[str, Tuple[Any, List[Any]]]) -> None:
+    """Declares the results and parameters of the library's functions."""
+    for name, (result, parameters) in functions.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, parameters
+
+
 @functools.lru_cache(maxsize=None)
 def load() -> Any:
     """Loads libfmoe once per process. Error: it is missing, cannot be loaded, or has another ABI."""
@@ -142,9 +149,7 @@ def load() -> Any:
         library = ctypes.CDLL(path)
     except OSError as error:
         raise Error(f"{path}: {error}", errno.ENOENT) from None
-    for name, (result, parameters) in _FUNCTIONS.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, parameters
+    declare(library, _FUNCTIONS)
     version = library.fmoe_version().decode()
     if version.split(".")[:2] != ABI.split("."):
         raise Error(f"{path} is libfmoe {version}: this package needs version {ABI}; install both from the "

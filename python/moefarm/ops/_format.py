@@ -80,8 +80,7 @@ def quantise(x: torch.Tensor, format: str, factor: Optional[torch.Tensor] = None
     """Quantises each matrix of x, bfloat16 [..., rows, columns]. `columns` is a multiple of 8.
 
     format: "fp8fn_tensor", "fp8fn_token", "fp8fn_128" (1 x 128), "fp8fn_128x128", the same with "fp8fnuz"
-        (AMD)
-        and "int8"; "mxfp8", "mxfp4", "nvfp4", "int4_32" (1 x 32), "int4_channel".
+        (AMD) and with "int8"; "mxfp8", "mxfp4", "nvfp4", "int4_32" (1 x 32), "int4_channel".
     factor: float32 [...], NVFP4's global factor; the default is nvfp4_factor(x).
 
     Returns q, scale [..., scale rows, scale columns] and the factor (None for other formats). An element's

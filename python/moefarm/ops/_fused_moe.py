@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Optional
 
 import torch
 
 from moefarm._library import Error
+from moefarm.ops import _native
 
 if TYPE_CHECKING:
     from moefarm.layer import Layer
 
 _numbers = itertools.count(1)
 _layers: "weakref.WeakValueDictionary[int, Layer]" = weakref.WeakValueDictionary()
-_make_library: Any = torch.library.Library  # torch declares no types for it
-_library = _make_library("moefarm", "FRAGMENT")
 _ARGUMENTS = "Tensor x, Tensor topk_ids, Tensor topk_weights, int layer"
-_library.define(f"fused_moe({_ARGUMENTS}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
-_library.define(f"fused_moe_out({_ARGUMENTS}, Tensor(a!) out) -> ()", tags=(torch.Tag.pt2_compliant_tag,))
 
 
 def register(layer: Layer) -> int:
@@ -57,11 +54,8 @@ def _fake_out(x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tenso
     return None
 
 
-for _key in ("CPU", "CUDA"):
-    _library.impl("fused_moe", _fused_moe, _key)
-    _library.impl("fused_moe_out", _fused_moe_out, _key)
-torch.library.register_fake("moefarm::fused_moe", _fake, lib=_library)
-torch.library.register_fake("moefarm::fused_moe_out", _fake_out, lib=_library)
+_native.register(f"fused_moe({_ARGUMENTS}) -> Tensor", _fused_moe, _fake)
+_native.register(f"fused_moe_out({_ARGUMENTS}, Tensor(a!) out) -> ()", _fused_moe_out, _fake_out)
 
 
 def fused_moe(x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor,

@@ -5,18 +5,18 @@ import contextlib
 import ctypes
 import threading
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple
 
 import torch
 from ctypes import c_char_p, c_float, c_int32, c_int64, c_size_t, c_void_p
 
 from moefarm import _library
-from moefarm._handle import _cpu_lock, guard, library_device
+from moefarm._handle import cpu_lock, guard, library_device
 from moefarm._library import Error
 
 EXPERTS_MAX = 1024  # largest number of experts that a GPU sorts
-_IDS = {torch.int32: 0, torch.int64: 1}  # enum fmoe_type
-_FLOATS = {torch.float32: 2, torch.bfloat16: 3}
+_IDS = {torch.int32: _library.INT32, torch.int64: _library.INT64}
+_FLOATS = {torch.float32: _library.FLOAT32, torch.bfloat16: _library.BFLOAT16}
 
 # ---- types ----
 
@@ -150,9 +150,7 @@ def library() -> Any:
     global _declared
     loaded = _library.load()
     if not _declared:
-        for name, (result, parameters) in _FUNCTIONS.items():
-            function = getattr(loaded, name)
-            function.restype, function.argtypes = result, parameters
+        _library.declare(loaded, _FUNCTIONS)
         _declared = True
     return loaded
 
@@ -165,7 +163,7 @@ class Operators:
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.library = device, library()
-        self.lock: Any = _cpu_lock if device.type == "cpu" else contextlib.nullcontext()
+        self.lock: Any = cpu_lock if device.type == "cpu" else contextlib.nullcontext()
         error, pointer = _library.ErrorText(), c_void_p()
         with guard(device):
             result = self.library.fmoe_ops_open(library_device(device).encode(), ctypes.byref(error),
@@ -185,6 +183,7 @@ class Operators:
         _library.check(result, error)
 
     def workspace(self, n: int) -> torch.Tensor:
+        """Allocates n bytes on the device."""
         return torch.empty(max(n, 1), dtype=torch.uint8, device=self.device)
 
     def sort_workspace(self, routes: Routes) -> torch.Tensor:
@@ -207,7 +206,8 @@ def operators(x: torch.Tensor) -> Operators:
     return found
 
 
-def refuse(name: str, value: object, expected: str) -> None:
+def refuse(name: str, value: object, expected: str) -> NoReturn:
+    """Raises Error with the argument's name, its value and what is expected instead."""
     raise Error(f"{name} is {value}: expected {expected}")
 
 
@@ -228,7 +228,7 @@ def pointer(name: str, x: Optional[torch.Tensor], like: torch.Tensor, dtype: Any
 
 
 def routes_of(name: str, ids: torch.Tensor, experts: int) -> Routes:
-    """ids: int32 or int64 [T, K]."""
+    """The routes of ids, int32 or int64 [T, K]. Error: another dtype or number of dimensions."""
     if ids.dtype not in _IDS:
         refuse(f"dtype of {name}", ids.dtype, "torch.int32 or torch.int64")
     if ids.dim() != 2:
@@ -237,12 +237,14 @@ def routes_of(name: str, ids: torch.Tensor, experts: int) -> Routes:
 
 
 def float_type(name: str, x: torch.Tensor) -> int:
+    """The dtype of x as enum fmoe_type. Error: neither float32 nor bfloat16."""
     if x.dtype not in _FLOATS:
         refuse(f"dtype of {name}", x.dtype, "torch.float32 or torch.bfloat16")
     return _FLOATS[x.dtype]
 
 
 def int_type(dtype: torch.dtype) -> int:
+    """The dtype of expert ids as enum fmoe_type. Error: neither int32 nor int64."""
     if dtype not in _IDS:
         refuse("dtype of ids", dtype, "torch.int32 or torch.int64")
     return _IDS[dtype]

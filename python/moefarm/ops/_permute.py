@@ -70,9 +70,9 @@ def moe_permute(hidden_states: torch.Tensor, a1q_scale: Optional[torch.Tensor], 
     local expert, -1 for remote ones.
 
     Returns permuted_hidden_states [T * K, H], the permuted scales, expert_first_token_offset int64
-    [n_local_expert + 1], inv_permuted_idx int32 [T * K] (row of each route; T * K without a row, where
-    vLLM has other numbers beyond the rows in use) and permuted_idx int32 [T * K] (flat index of each row's
-    route; T * K beyond the rows in use, which are not written)."""
+    [n_local_expert + 1], inv_permuted_idx int32 [T * K] (row of each route, or T * K for a route without a
+    row; vLLM stores other numbers there), and permuted_idx int32 [T * K] (flat index of each row's route, or
+    T * K for an unused row). Unused rows of permuted_hidden_states are not written."""
     by_row = a1q_scale is not None and a1q_scale.dim() > 1
     n_local_expert = n_expert if n_local_expert == -1 else n_local_expert
     out = _moe_permute_op(hidden_states, a1q_scale if by_row else None, topk_ids, n_expert, n_local_expert,
@@ -211,11 +211,11 @@ def permute(tokens: torch.Tensor, routing_map: torch.Tensor, probs: Optional[tor
     """Copies tokens into expert order by a routing map, as Megatron-Core's permute does.
 
     tokens: [T, H] of any dtype; routing_map: bool [T, E]; probs: float32 [T, E].
-    num_out_tokens: the number of routes, or fewer, to drop the last rows before padding. If None, the call
-        waits for the device to count the routes. The rows beyond the routing map's are not written.
+    num_out_tokens: maximum number of rows before padding; routes beyond it are dropped. If None, the call
+        counts the routes and waits for the device. Output rows that no route fills are not written.
     drop_and_pad: each expert has num_out_tokens / E rows: its first routed tokens, then tokens that are not
         routed to it, with probability 0.
-    align: each expert's number of rows is rounded up to a multiple of it, with rows of zeros."""
+    align: each expert's rows are padded with zeros to a multiple of this number."""
     limit, rows = _map_rows(routing_map, num_out_tokens, drop_and_pad, align)
     out = _permute_op(tokens, routing_map, probs, limit, drop_and_pad, align, rows)
     return Permuted(out[0], None if probs is None else out[1], *out[2:])
@@ -279,7 +279,7 @@ def permute_with_ep(tokens: torch.Tensor, indices: torch.Tensor, probs: Optional
         one rank. Without a range, num_out_tokens selects the rows: the first n for n > 0, all for 0, all but
         the last -n for n < 0, and probs are not permuted.
     padded_mode: indices [P] are the token of each row; the first num_out_tokens rows are copied.
-    num_experts: ids are below it. On a GPU at most 1,024, the default.
+    num_experts: upper bound of the expert ids (default: 1,024, the maximum on a GPU).
 
     Returns permuted_tokens [rows, H]; sorted_indices int32 [T * K], the row of each route in the sort of all
     routes; and permuted_probs float32 [rows] or None.
@@ -337,7 +337,6 @@ def unpermute_with_ep(permuted_tokens: torch.Tensor, sorted_indices: torch.Tenso
     if padded_mode:
         if restore_shape is None or probs is not None or range is not None:
             _native.refuse("padded_mode", True, "a restore_shape, and neither probs nor a range")
-            raise AssertionError
         result: torch.Tensor = _unpermute_padded_op(permuted_tokens, sorted_indices, restore_shape[0])
         return result
     topk = num_topk if probs is None else probs.shape[-1]
