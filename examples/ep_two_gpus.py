@@ -37,21 +37,22 @@ LIMIT = 0.01
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda",
+                        help="device type (default: cuda)")
     parser.add_argument("--tokens", type=int, default=128, help="tokens of each rank (default: 128)")
     parser.add_argument("--experts", type=int, default=256, help="experts of both ranks (default: 256)")
-    parser.add_argument("--topk", type=int, default=8)
+    parser.add_argument("--topk", type=int, default=8, help="experts per token (default: 8)")
     parser.add_argument("--hidden", type=int, default=7168, help="hidden size (default: 7168)")
     parser.add_argument("--inter", type=int, default=2048, help="intermediate size (default: 2048)")
     parser.add_argument("--quant", choices=("per_1x128", "none"), default=None,
                         help="quantisation (default: per_1x128 on GPUs, none on the CPU)")
     parser.add_argument("--table", default=None, help="tuned table (default: none, fallback kernels)")
-    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--repeats", type=int, default=20, help="timed calls (default: 20)")
     return parser.parse_args()
 
 
 class Clock:
-    """Adds up the time of phases: between events on a GPU, on the host on a CPU."""
+    """Adds up the host time of phases. On a GPU, waits for the device before and after each phase."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.us = device, {}  # type: Tuple[torch.device, Dict[str, float]]

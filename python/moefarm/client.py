@@ -7,9 +7,10 @@
     batch = farm.wait(receipt.batch, progress=print)
     print(farm.export(batch=batch.id).text)
 
-examples/nightly.py is a complete job. Methods raise ApiError with the farm's sentence if it refuses a request
-(the field, its value and how to correct it), and ClientError if it does not answer. A request is sent again
-after an interruption only if that cannot act twice: GETs, and POSTs with an idempotency key."""
+examples/nightly.py is a complete job. If the farm refuses a request, methods raise ApiError with the
+farm's message: the field, its value and how to correct it. If the farm does not answer, they raise
+ClientError. After a broken connection, the client repeats only requests that have no effect the second
+time: GETs, freezes and POSTs with an idempotency key."""
 from __future__ import annotations
 
 import fcntl
@@ -63,8 +64,8 @@ def _read_file(path: Path, limit: int) -> bytes:
 
 
 def _checkpoint(path: pathlib.Path) -> Dict[str, str]:
-    """Texts of the files that describe a checkpoint's layers, by name. Empty: there is no such file. A file
-    with a name of its own is a config.json."""
+    """Texts of the files that describe a checkpoint's layers, by name; empty if `path` does not exist. A file
+    whose name is not in CHECKPOINT is read as a config.json."""
     if path.is_file() and path.name not in CHECKPOINT:
         return {CHECKPOINT[0]: _read_file(path, BODY_MAX).decode()}
     folder = path if path.is_dir() else path.parent
@@ -162,6 +163,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
+        """Closes the connection. The next request opens a new one."""
         self._connection.close()
 
     # ---- requests ----
@@ -360,8 +362,8 @@ class Client:
 
     def pull(self, channel: str, path: Path, *, force: bool = False) -> Pulled:
         """Updates the table `path` to the current release of a channel, atomically and under the lock of
-        moefarm's programs. The table is sent only if it differs. Without `force`, raises ValueError if the
-        file is not a release of this farm, because it may have local changes."""
+        moefarm's programs. The farm sends the table only if it differs. Without `force`, raises ValueError if
+        the file is not a release of this farm, because it may have local changes."""
         file, channel = pathlib.Path(path).resolve(), _segment(channel)
         with _Lock(file):
             old = _read_file(file, FILE_MAX) if file.exists() else None

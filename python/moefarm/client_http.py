@@ -45,7 +45,7 @@ class FieldError:
 
 
 class ApiError(ClientError):
-    """The farm refused a request. `status` is the HTTP status, `detail` the farm's sentence, and `errors`
+    """The farm refused a request. `status` is the HTTP status, `detail` the farm's message, and `errors`
     lists the refused fields."""
 
     def __init__(self, request: str, status: int, detail: str, errors: Tuple[FieldError, ...] = ()) -> None:

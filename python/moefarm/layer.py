@@ -63,7 +63,7 @@ class Layer:
     quant: "none" (bfloat16), "per_1x128", "per_token", "per_tensor", "per_1x32", "per_1x16", or the table's
         spelling, such as "QuantType.per_1x128".
     activation_dtype, weight_dtype: data types that the GEMMs read. The default is bfloat16 for quant "none"
-        and float8_e4m3fn for the first three of the others.
+        and float8_e4m3fn for "per_1x128", "per_token" and "per_tensor"; other quants have no default.
     bias: the layer has b1 and b2, the same as form="b1+b2".
     gated: w1 has gate and up rows, [E, 2I, H]; otherwise w1 is [E, I, H].
     weight_before_activation: the routing weight is applied before the activation.
@@ -77,8 +77,8 @@ class Layer:
 
     Raises moefarm.Error with libfmoe's message if a parameter or the table is refused.
 
-    Calls use one buffer per device, shared by all layers; calls on several streams wait for each other. Calls
-    that shall run concurrently, and graphs that are replayed concurrently, need a `workspace` of their own.
+    All layers on a device share one workspace, so calls on several streams wait for each other. Concurrent
+    calls and concurrently replayed graphs each need a `workspace` of their own.
 
     >>> import torch, moefarm
     >>> layer = moefarm.Layer(None, model_dim=64, inter_dim=32, experts=4, topk=2, device="cpu")
@@ -126,7 +126,7 @@ class Layer:
         self._needs_calibration = (self.quant, self.activation_dtype) == (
             "QuantType.per_1x16", "torch.float4_e2m1fn_x2")
         self._observed = _library.Calibration()
-        self._converts = False  # prebuilt kernels read only int32 ids and float32 weights
+        self._converts = False  # convert for prebuilt kernels: int32 ids and float32 weights
         self.id = register(self)  # a compiled graph holds this number
 
     def __reduce__(self) -> Any:
@@ -191,13 +191,15 @@ class Layer:
         b1, b2: [E, 2I] (gate first) or [E, I], and [E, H]; converted to float32.
         w1_factor, w2_factor: only for NVFP4 weights: float32 [E], the factor by which an expert's weights
             were multiplied before they were quantised.
-        calibration: only for NVFP4 activations: float32 [2], such factors of the inputs of w1 and w2. Without
-            it, call `calibrate`.
+        calibration: only for NVFP4 activations: float32 [2], the factors by which the inputs of w1 and w2 are
+            multiplied before they are quantised. Without it, call `calibrate`.
         scale_order: "32_4_4" if the scales of per_1x32 or per_1x16 are in the order of Blackwell's GEMMs,
             with each expert's padded to multiples of 128 rows and 4 columns.
 
-        The layer keeps a tensor of layout "row" as it is, without a copy, if it is contiguous and on the
-        layer's device; its later changes then change the layer."""
+        In layout "row", the layer keeps a contiguous tensor on its device without a copy: later changes of
+        the tensor then change the layer.
+
+        Raises moefarm.Error if a part is missing, unexpected, or of another size or dtype."""
         if scale_order != "row":
             w1_scale = self._row_scales("w1_scale", w1_scale, w1.shape[1], self.model_dim, scale_order)
             w2_scale = self._row_scales("w2_scale", w2_scale, w2.shape[1], self.inter_dim, scale_order)
@@ -272,9 +274,9 @@ class Layer:
 
     def calibrate(self, x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor,
                   margin: float = 1.0) -> torch.Tensor:
-        """Computes the global factors of NVFP4 activations from warm-up batches. Adds a batch of at most
-        max_tokens tokens to those of earlier calls, and lets the layer use the new factors. Compiles kernels
-        and waits for the device, so call it after `pack` and before the capture of a graph.
+        """Computes the global factors of NVFP4 activations from warm-up batches, one batch per call, each of
+        at most max_tokens tokens. The layer uses the factors of all batches so far. Call it after `pack` and
+        before the capture of a graph, because it compiles kernels and waits for the device.
 
         margin: the factors fit values of `margin` times the largest ones observed; larger values saturate.
 
@@ -396,7 +398,7 @@ class Layer:
             raise Error(f"workspace is {_described(workspace)}: expected torch.uint8 on {device}")
 
     def _refuse(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, y: torch.Tensor) -> None:
-        def say(name: str, tensor: torch.Tensor, columns: int, dtypes: str) -> str:
+        def message(name: str, tensor: torch.Tensor, columns: int, dtypes: str) -> str:
             return (f"{name} is {_described(tensor)}: expected "
                     f"[{x.shape[0] if x.dim() else 'T'}, {columns}] of {dtypes} on {self.device}")
 
@@ -407,7 +409,7 @@ class Layer:
                 ("out", y, self.model_dim, (torch.bfloat16,))):
             if (tensor.shape != (x.shape[0], columns) or tensor.dtype not in dtypes
                     or tensor.device != self.device):
-                raise Error(say(name, tensor, columns, " or ".join(str(d) for d in dtypes)))
+                raise Error(message(name, tensor, columns, " or ".join(str(d) for d in dtypes)))
         raise Error("out is not contiguous: pass a contiguous tensor")
 
     def remap_ids(self, topk_ids: torch.Tensor, expert_map: torch.Tensor) -> torch.Tensor:
@@ -454,7 +456,7 @@ class Layer:
         the end of the process, so that the farm can tune the missing rows. Calls never wait for a report.
 
         url: "http://farm:8080"; token_file: file with the access token, None for a coordinator on loopback.
-        Error: libfmoe refuses the url or the file, or reports already."""
+        Error: libfmoe refuses the url or the file, or a report is already active."""
         self._handle.report(url, token_file, seconds)
 
     @property

@@ -1,6 +1,6 @@
 """Layers by the grouped GEMMs of the installed DeepGEMM (https://github.com/deepseek-ai/DeepGEMM) on Hopper:
 bf16, and FP8 with one scale per 128 activations and per 128x128 weights. torch sorts, quantises, activates
-and combines the rows around them. No serving engine dispatches these candidates; they are a yardstick.
+and combines the rows around the GEMMs. The candidates are for comparison only: no serving engine runs them.
 
     contiguous   the rows of an expert follow each other, padded to a multiple of 128
     masked       128 rows for each expert, for at most 128 tokens
@@ -23,28 +23,30 @@ from moefarm.torch_family import (ACTIVATIONS, BLOCK, CompilesAtLaunch, Routing,
 ROWS = 128  # alignment of an expert's rows, and maximum number of tokens of `masked`
 CONTIGUOUS, MASKED = "contiguous", "masked"
 _FP8_TYPE = "torch.float8_e4m3fn"
-# by quantised and layout: the names in DeepGEMM 2, the current one first
+# by (is_quantised, layout): the names in DeepGEMM 2, the current one first
 FUNCTIONS: Mapping[Tuple[bool, str], Sequence[str]] = {
     (False, CONTIGUOUS): ("m_grouped_bf16_gemm_nt_contiguous",),
     (True, CONTIGUOUS): ("m_grouped_fp8_gemm_nt_contiguous",),
     (False, MASKED): ("m_grouped_bf16_gemm_nt_masked", "bf16_m_grouped_gemm_nt_masked"),
     (True, MASKED): ("m_grouped_fp8_gemm_nt_masked", "fp8_m_grouped_gemm_nt_masked"),
 }
-PARAMETERS: Mapping[str, Sequence[Sequence[str]]] = {  # by layout: the accepted names of each one
+# by layout: the accepted names of each parameter
+PARAMETERS: Mapping[str, Sequence[Sequence[str]]] = {
     CONTIGUOUS: (("a",), ("b",), ("d",), ("grouped_layout", "m_indices")),
     MASKED: (("a",), ("b",), ("d",), ("masked_m",), ("expected_m",))}
 Tensors = Mapping[str, torch.Tensor]
 
 
 def parameters_of(function: Callable[..., Any]) -> List[str]:
-    """The parameters of a function of DeepGEMM's extension, which only its docstring has."""
+    """Reads the parameters of a function of DeepGEMM's C++ extension from the first line of its docstring;
+    inspect.signature does not know them."""
     signature = (function.__doc__ or "").strip().split("\n")[0]
     return re.findall(r"[(,] ?(\w+): ", signature)
 
 
 def find_functions(module: Any) -> Dict[Tuple[bool, str], Callable[..., Any]]:
-    """The functions that the module has. Raises ImportError if one has other parameters, or if none is
-    there."""
+    """Returns the functions that the module has. Raises ImportError if a function has unknown parameters, or
+    if the module has none of the functions."""
     found = {}
     for key, names in FUNCTIONS.items():
         function = next((getattr(module, name) for name in names if hasattr(module, name)), None)
@@ -125,7 +127,7 @@ class Places:
 
 
 def _bytes(x: torch.Tensor) -> torch.Tensor:
-    """torch does not index FP8."""
+    """Views FP8 as uint8, because torch cannot index FP8. Returns other tensors unchanged."""
     return x.view(torch.uint8) if x.element_size() == 1 else x
 
 

@@ -27,7 +27,7 @@ FUNCTIONS: Mapping[str, Tuple[str, Sequence[str]]] = {
                               ("input", "input_scale", *_LAYER, "w1_scale", "w2_scale", "out_dtype")),
     "blocked_gemm_fp8": ("quant_fp8", ("A", "group_size", "dtype")),
 }
-NAMES = {False: "fused_moe", True: "fused_moe_blocked_fp8"}
+NAMES = {False: "fused_moe", True: "fused_moe_blocked_fp8"}  # by is_quantised
 
 
 def parse(folder: str, file: str) -> ast.Module:
@@ -45,7 +45,7 @@ def version_of(folder: str) -> str:
 
 
 def why_unknown(function: Optional[ast.FunctionDef], passed: Sequence[str]) -> str:
-    """Returns "" if the function takes what the family passes and needs nothing else."""
+    """Returns why the family cannot call the function with these parameters, or ""."""
     if function is None:
         return "is missing"
     names = [argument.arg for argument in function.args.args]
@@ -58,7 +58,8 @@ def why_unknown(function: Optional[ast.FunctionDef], passed: Sequence[str]) -> s
 
 
 def check_sources(folder: str) -> None:
-    """Raises ImportError if the package in this folder has other functions than this family calls."""
+    """Raises ImportError if the package in this folder lacks a function that this family calls, or if the
+    function has other parameters."""
     for module, (name, passed) in FUNCTIONS.items():
         tree = parse(folder, f"pytorch/kernels/cuda/{module}.py")
         function = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name), None)
@@ -69,7 +70,7 @@ def check_sources(folder: str) -> None:
 
 
 def find_package() -> str:
-    """The package's folder."""
+    """Returns LMDeploy's folder. Raises ModuleNotFoundError if LMDeploy is not installed."""
     spec = importlib.util.find_spec("lmdeploy")
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError("No module named 'lmdeploy'")

@@ -8,7 +8,7 @@ import torch
 
 from moefarm._library import Error
 
-BUCKETS = [1 << i for i in range(16)] + [131072]  # of libfmoe
+BUCKETS = [1 << i for i in range(16)] + [131072]  # token counts of libfmoe's buckets
 
 
 def bucket_index(tokens: int) -> int:
@@ -55,6 +55,7 @@ class RoutingRecorder:
         self.stop()
 
     def stop(self) -> None:
+        """Ends the recording. The counts stay readable."""
         for counter in self._counters:
             counter.hook.remove()
 

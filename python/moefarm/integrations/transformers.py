@@ -17,7 +17,7 @@ import transformers
 from transformers.integrations import moe as _moe
 
 from moefarm._library import Error
-from moefarm.integrations.routing import RoutingRecorder
+from moefarm.integrations.routing import BUCKETS, RoutingRecorder
 from moefarm.layer import Layer
 
 NAME = "moefarm"  # of the experts implementation
@@ -145,8 +145,8 @@ class _Experts:
 
     @staticmethod
     def _replace(parameter: torch.nn.Parameter, packed: torch.Tensor) -> None:
-        """One dimension makes every other implementation of the experts fail instead of computing with
-        elements in another order."""
+        """Gives packed weights to the parameter as one dimension, so that other implementations of the
+        experts fail instead of computing with elements in another order."""
         parameter.requires_grad_(False)
         if packed.data_ptr() != parameter.data_ptr():
             parameter.data = packed.view(-1)
@@ -184,8 +184,8 @@ def prepare(model: Any, table: Union[None, str, "os.PathLike[str]", Sequence[str
     Opens a layer per experts module, packs its weights, replaces the data of the module's parameters by the
     packed weights, allocates the workspace that all layers share, selects the experts implementation
     "moefarm", and prints what it did. Call it after the model is on its device and before torch.compile or
-    the capture of a graph. Afterwards the model can neither be trained nor saved, and other experts
-    implementations fail, because the weights are in the kernels' layout.
+    the capture of a graph. Afterwards the weights are in the kernels' layout: the model can neither be
+    trained nor saved, and other experts implementations fail.
 
     table: path of a table that moefarm exported for consumer moefarm, a list of paths, or None (every call is
         served by a fallback).
@@ -229,16 +229,12 @@ def _report(experts: Sequence[_Experts], prepared: Prepared, open_s: float, pack
 
 
 def _report_rows(layer: Layer) -> Iterator[str]:
-    tuned = [n for n in _ladder(layer.max_tokens) if layer.served(n).tuned]
+    tuned = [n for n in BUCKETS if n <= layer.max_tokens and layer.served(n).tuned]
     if tuned:
         yield f"tuned rows for {', '.join(map(str, tuned))} tokens; a fallback serves the others"
     else:
         yield "no tuned row: a fallback serves every call; tune the layer's shapes, for 1 token:"
         yield f"  {layer.shape(1)}"
-
-
-def _ladder(most: int) -> List[int]:
-    return [1 << i for i in range(17) if 1 << i <= most]
 
 
 def record_routing(model: Any, every: int = 16) -> RoutingRecorder:
