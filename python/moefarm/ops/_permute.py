@@ -212,7 +212,7 @@ def permute(tokens: torch.Tensor, routing_map: torch.Tensor, probs: Optional[tor
 
     tokens: [T, H] of any dtype; routing_map: bool [T, E]; probs: float32 [T, E].
     num_out_tokens: maximum number of rows before padding; routes beyond it are dropped. If None, the call
-        counts the routes and waits for the device. Output rows that no route fills are not written.
+        counts the routes and waits for the device. Rows after the last route and its padding are not written.
     drop_and_pad: each expert has num_out_tokens / E rows: its first routed tokens, then tokens that are not
         routed to it, with probability 0.
     align: each expert's rows are padded with zeros to a multiple of this number."""
