@@ -112,7 +112,7 @@ MF_DEVICE void permute_from_start(const mf_op_permute_args &a, const mf_op_rows 
  * warps. */
 MF_DEVICE bool has_long_pieces(const mf_op_permute_args &a, const mf_op_rows &r)
 {
-    return r.unit == 16 && (i64)a.token * MF_CEIL(r.bytes / 16, 4 * MF_WAVE) >= 2 * global_warps();
+    return r.unit == 16 && (i64)a.token * MF_CEIL(r.bytes / 16, 4 * MF_WAVE) >= global_warps();
 }
 MF_DEVICE void permute_rows(const mf_op_permute_args &a, const mf_op_rows &r, const i32 *row_of,
                             row_list &list)
