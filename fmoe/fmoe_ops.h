@@ -190,10 +190,12 @@ struct fmoe_op_route {
     int32_t score; /* enum fmoe_score */
     int32_t renormalised, groups, groups_kept, masked_to_zero;
     float scale, sum_floor;
-    const float *bias;   /* [experts] or NULL */
-    const int32_t *hash; /* [tokens, topk]: given experts, instead of a selection; or NULL */
-    void *ids;           /* [tokens, topk] */
-    float *weights;      /* [tokens, topk] */
+    const float *bias; /* [experts] or NULL */
+    /* [tokens, topk]: given experts, instead of a selection; or NULL. For an expert outside 0 to experts - 1,
+     * the call fails with -EINVAL on the CPU; on a GPU the route gets weight 0. */
+    const int32_t *hash;
+    void *ids;      /* [tokens, topk] */
+    float *weights; /* [tokens, topk] */
     void *stream;
 };
 int fmoe_op_route(struct fmoe_ops *o, const struct fmoe_op_route *r, struct fmoe_error *error);

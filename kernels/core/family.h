@@ -116,7 +116,7 @@ struct mf_family {
     const char *(*eager)(const struct mf_kernel *kernel);
     /* Returns a step for the whole layer: the production operator of the family's framework, with the row of
      * its tuned table that names these steps. `open` opens the step by its name. Returns -ENOENT if the
-     * framework has no such row, or -ENOMEM. Optional. */
+     * steps are not this framework's, -EINVAL if its tables cannot express them, or -ENOMEM. Optional. */
     int (*production)(const struct mf_family *f, const struct mf_device_info *device,
                       const struct mf_shape *shape, const struct mf_step *steps, size_t n,
                       struct mf_step *ret);

@@ -43,6 +43,10 @@ enum mf_status mf_production_check(struct mf_race_buffers *c, const struct mf_st
     int r = f ? f->production(f, &s->device->info, &s->shape, steps, n, &step) : -ENOENT;
     if (r == -ENOENT)
         return MF_STATUS_OK;
+    if (r == -EINVAL) {
+        mf_format(reason, MF_REASON_MAX, "%s's tables have no row for these steps", f->name);
+        return MF_STATUS_UNSUPPORTED;
+    }
     if (r < 0) {
         mf_format(reason, MF_REASON_MAX, "the tuned row: out of memory");
         return MF_STATUS_NO_MEMORY;

@@ -426,8 +426,9 @@ int mf_store_neighbours_each(struct mf_store *s, int64_t task, int64_t class, co
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(s,
-                   "SELECT o.id, h.row FROM shape h JOIN task o ON o.shape = h.id"
-                   " WHERE h.layer_model = ?3 AND " IS_NEIGHBOUR " UNION ALL SELECT * FROM (SELECT o.id,"
+                   "SELECT * FROM (SELECT o.id, h.row FROM shape h JOIN task o ON o.shape = h.id"
+                   " WHERE h.layer_model = ?3 AND " IS_NEIGHBOUR " ORDER BY o.id DESC LIMIT " RECENT_TASKS
+                   ") UNION ALL SELECT * FROM (SELECT o.id,"
                    " h.row FROM task o JOIN shape h ON h.id = o.shape WHERE o.id > (SELECT max(id) FROM task)"
                    " - " RECENT_TASKS " AND h.layer_model <> ?3 AND " IS_NEIGHBOUR " ORDER BY o.id DESC)",
                    &q, "iit", task, class, layer_model);

@@ -117,8 +117,8 @@ struct mf_search_row {
 };
 typedef int (*mf_search_fn)(void *context, const struct mf_search_row *row);
 int mf_store_search_each(struct mf_store *s, int64_t task, mf_search_fn fn, void *context);
-/* Called with other tasks of the class that have results, and their shapes: those of the layer model, and
- * recent ones of other layer models. */
+/* Called with other tasks of the class that have results, and their shapes: the newest 256 of the layer
+ * model, and those of other layer models among the newest 256 tasks. */
 typedef int (*mf_neighbour_fn)(void *context, int64_t task, const char *row);
 int mf_store_neighbours_each(struct mf_store *s, int64_t task, int64_t class, const char *layer_model,
                              mf_neighbour_fn fn, void *context);
