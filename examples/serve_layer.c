@@ -20,7 +20,9 @@ static void *serve(void *unused)
 {
     for (; !stopping; calls++) {
         call.tokens = 1 + calls % model.max_tokens;
-        failed += fmoe_run(layer, &call) != 0;
+        int r = fmoe_run(layer, &call);
+        if (r < 0 && failed++ == 0)
+            (void)fprintf(stderr, "a call of %lld tokens failed: %s\n", (long long)call.tokens, strerror(-r));
     }
     return unused;
 }

@@ -215,8 +215,8 @@ MF_TEST(example_reloads_a_promoted_table)
                   "%s", second);
     ck_assert_int_eq(kill(example.pid, SIGTERM), 0);
     ck_assert_int_eq(waitpid(example.pid, &status, 0), example.pid);
-    ck_assert_int_eq(status, 0);
     _cleanup_(mf_freep) char *whole = example_output(2);
+    ck_assert_msg(status == 0, "the example ended with wait status %d: %s", status, whole);
     const char *last = whole;
     for (const char *at = whole; (at = strchr(at, '\n')) != NULL && at[1]; at++)
         last = at + 1;
