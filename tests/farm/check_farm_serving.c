@@ -132,9 +132,6 @@ static void start_example(const char *table)
     const char *const argv[] = {MF_BINARY_DIR "/tests/serve_layer", table, "64", "32", "4", "2", "16", NULL};
     posix_spawn_file_actions_t actions;
 
-    /* In builds with AddressSanitizer: at the exit of a process that loaded oneDNN with dlopen, the tracer of
-     * LeakSanitizer can fail with signal 11 (gcc 12). The tests of libfmoe check for leaks. */
-    ck_assert_int_eq(setenv("ASAN_OPTIONS", "detect_leaks=0", 1), 0);
     (void)snprintf(example.log, sizeof(example.log), "%s/serve.log", farm.folder);
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_addopen(&actions, 1, example.log, O_WRONLY | O_CREAT, 0600);
@@ -219,7 +216,8 @@ MF_TEST(example_reloads_a_promoted_table)
     ck_assert_int_eq(kill(example.pid, SIGTERM), 0);
     ck_assert_int_eq(waitpid(example.pid, &status, 0), example.pid);
     _cleanup_(mf_freep) char *whole = example_output(2);
-    ck_assert_msg(status == 0, "the example ended with wait status %d: %s", status, whole);
+    ck_assert_msg(status == 0, "the example ended with wait status %d: …%s", status,
+                  whole + strlen(whole) - MF_MIN(strlen(whole), (size_t)2000));
     const char *last = whole;
     for (const char *at = whole; (at = strchr(at, '\n')) != NULL && at[1]; at++)
         last = at + 1;
