@@ -8,8 +8,8 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include "cli/bench/operators.h"
 #include "cli/support/cli.h"
-#include "cli/support/operators.h"
 #include "cli/support/plain_output.h"
 #include "common/base/cleanup.h"
 #include "common/base/fault.h"

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/bench/compare_report.h"
 #include "cli/support/api.h"
-#include "cli/support/compare_report.h"
 #include "cli/support/shape_arg.h"
 #include "common/base/cleanup.h"
 #include "common/base/clock.h"

@@ -1,5 +1,5 @@
 /* moefarm run-config: runs the rows of a tuned table on this machine with the production operator: libfmoe's,
- * or that of AITER, vLLM or SGLang for their own tables (cli/support/operators.h). With --shapes, runs a list
+ * or that of AITER, vLLM or SGLang for their own tables (cli/bench/operators.h). With --shapes, runs a list
  * of shapes with the pipelines that production uses for shapes without a tuned row.
  *
  * Each row's pipeline runs on the data that the row was tuned on. It is verified by all gates of a race
@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/bench/bench_rows.h"
 #include "cli/support/api.h"
-#include "cli/support/bench_rows.h"
 #include "cli/support/shape_arg.h"
 #include "cli/support/text_out.h"
 #include "common/base/cleanup.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/support/operators.h"
+#include "cli/bench/operators.h"
 #include "cli/support/shape_arg.h"
 #include "cli/tables/config_files.h"
 #include "cli/tune/tune_input.h"

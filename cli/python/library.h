@@ -10,7 +10,7 @@
 
 #include <stddef.h>
 
-#include "cli/support/operators.h"
+#include "cli/bench/operators.h"
 #include "worker/runner/python_callbacks.h"
 
 #define MOEFARM_PUBLIC __attribute__((visibility("default")))

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/support/bench_rows.h"
+#include "cli/bench/bench_rows.h"
 #include "common/base/cleanup.h"
 #include "common/base/paired.h"
 #include "common/base/text.h"

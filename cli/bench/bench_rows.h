@@ -1,12 +1,12 @@
 /* Runs the rows of a tuned table on a local device, for `run-config` and `compare`. A row's pipeline is
  * opened as libfmoe opens it, and runs on the data that the row was tuned on. Rows of AITER's tables and
  * entries of configuration files of vLLM and SGLang run through the operator of their framework
- * (cli/support/operators.h). Each call prints its own error message and returns the exit code, or 0. */
+ * (cli/bench/operators.h). Each call prints its own error message and returns the exit code, or 0. */
 #pragma once
 
-#include "cli/support/bench_layer.h"
+#include "cli/bench/bench_layer.h"
+#include "cli/bench/operators.h"
 #include "cli/support/cli.h"
-#include "cli/support/operators.h"
 #include "common/moe/routing.h"
 #include "kernels/families/family_plugin.h"
 #include "kernels/pipeline/fmoe.h"

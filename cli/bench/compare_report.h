@@ -1,7 +1,7 @@
 /* Prints the results of `moefarm compare`: a line per measured row and totals, or JSON. */
 #pragma once
 
-#include "cli/support/compare.h"
+#include "cli/bench/compare.h"
 
 /* Totals over all rows. */
 struct mf_compare_sum {

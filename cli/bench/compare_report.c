@@ -1,4 +1,4 @@
-#include "cli/support/compare_report.h"
+#include "cli/bench/compare_report.h"
 
 #include <math.h>
 #include <stdio.h>

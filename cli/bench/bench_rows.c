@@ -1,4 +1,4 @@
-#include "cli/support/bench_rows.h"
+#include "cli/bench/bench_rows.h"
 
 #include <errno.h>
 #include <math.h>

@@ -3,7 +3,7 @@
  * samples in each round (common/base/paired.h). */
 #pragma once
 
-#include "cli/support/bench_rows.h"
+#include "cli/bench/bench_rows.h"
 #include "common/base/paired.h"
 
 struct mf_compare_plan {

@@ -1,4 +1,4 @@
-#include "cli/support/bench_layer.h"
+#include "cli/bench/bench_layer.h"
 
 #include <string.h>
 

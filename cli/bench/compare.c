@@ -1,4 +1,4 @@
-#include "cli/support/compare.h"
+#include "cli/bench/compare.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "cli/support/operators.h"
+#include "cli/bench/operators.h"
 
 #include <errno.h>
 #include <signal.h>
