@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A nightly job: tunes a model, opens a release, and reports what changed since last night's table.
+"""A nightly job: tunes a model, freezes a release, and reports how it differs from the channel's.
 
     MOEFARM_URL=https://farm:8443 MOEFARM_TOKEN_FILE=submit.token nightly.py config.json nightly report.md
 
