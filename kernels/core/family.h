@@ -115,8 +115,8 @@ struct mf_family {
      * and the kernel is timed eagerly (mf_device_ops.time_eager). Optional. */
     const char *(*eager)(const struct mf_kernel *kernel);
     /* Returns a step for the whole layer: the production operator of the family's framework, with the row of
-     * its tuned table that names these steps. `open` opens the step by its name. Returns -ENOENT if the
-     * steps are not this framework's, -EINVAL if its tables cannot express them, or -ENOMEM. Optional. */
+     * its tuned table that names these steps. `open` opens the step until the next call. Returns -ENOENT if
+     * the steps are not this framework's, -EINVAL if its tables cannot express them, or -ENOMEM. Optional. */
     int (*production)(const struct mf_family *f, const struct mf_device_info *device,
                       const struct mf_shape *shape, const struct mf_step *steps, size_t n,
                       struct mf_step *ret);

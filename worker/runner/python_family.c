@@ -341,7 +341,8 @@ void mf_python_family_progress(struct mf_python_family *f)
 
 /* ---- the production operator ---- */
 
-/* AITER's operator, with the row that the coordinator exports for these steps. */
+/* AITER's operator, with the row that the coordinator exports for these steps. A call replaces the row of the
+ * call before, because the coordinator may ask for any number of rows. */
 static int production(const struct mf_family *family, const struct mf_device_info *device,
                       const struct mf_shape *shape, const struct mf_step *steps, size_t n,
                       struct mf_step *ret)
@@ -363,6 +364,7 @@ static int production(const struct mf_family *family, const struct mf_device_inf
         return r;
     _cleanup_(cJSON_Deletep) cJSON *json = mf_aiter_row_json(&device->class, shape, &row);
     _cleanup_(mf_freep) char *text = json ? mf_json_print(json) : NULL;
+    mf_python_rows_release(&f->rows);
     return text ? mf_python_rows_add(&f->rows, f->name, shape, text, ret) : -ENOMEM;
 }
 

@@ -35,7 +35,7 @@ int mf_python_family_add_row(struct mf_python_family *f, const struct mf_shape *
                              struct mf_step *ret);
 /* Returns the hash of the family's name and revision. */
 uint64_t mf_python_family_hash(const struct mf_python_family *f);
-/* Returns the version of Triton that the family's revision names, such as "3.6.0"; "": none. */
+/* Returns the version of Triton that the family's revision names, such as "3.6.0", or "". */
 const char *mf_python_family_triton(const struct mf_python_family *f);
 /* Starts the enumerating process, so that it imports the family while the runner creates data. */
 void mf_python_family_warm_up(struct mf_python_family *f);

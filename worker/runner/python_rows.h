@@ -22,6 +22,6 @@ struct mf_python_rows {
  * -ENOMEM, or -EINVAL if the shape has no layer that the farm can describe. */
 int mf_python_rows_add(struct mf_python_rows *r, const char *family, const struct mf_shape *shape,
                        const char *json, struct mf_step *ret);
-/* Returns the row with this step's name; NULL: there is none. */
+/* Returns the row of the step with this name, or NULL if no row has such a step. */
 const struct mf_python_row *mf_python_rows_find(const struct mf_python_rows *r, const char *name);
 void mf_python_rows_release(struct mf_python_rows *r);
