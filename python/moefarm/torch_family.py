@@ -241,6 +241,18 @@ ACTIVATIONS: Dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+def refusal_of_activate(shape: Shape, library: str) -> Optional[Tuple[str, str]]:
+    """Returns the rule and the reason if a family cannot compute the layer by bf16 GEMMs of `library` and
+    `activate`."""
+    if shape.form:
+        return "form", f"{library} has no epilogue for the form {shape.form}: only plain layers"
+    if shape.act_type not in ACTIVATIONS:
+        return "activation", f"{shape.act_type}: only {' and '.join(ACTIVATIONS)}"
+    if shape.dtype != "torch.bfloat16":
+        return "dtype", f"{shape.dtype} activations: only torch.bfloat16"
+    return None
+
+
 def activate(g: torch.Tensor, act_type: str, gated: bool) -> torch.Tensor:
     """Applies the activation to rows of gemm1's output. With `gated`, the first half of a row is the gate,
     and the result has half the columns. `act_type` is a key of ACTIVATIONS."""

@@ -17,8 +17,8 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 import torch
 
 from moefarm.family import Candidate, Device, Rejection, Shape
-from moefarm.torch_family import (ACTIVATIONS, BLOCK, CompilesAtLaunch, Routing, TorchKernel, activate,
-                                  quantise_rows)
+from moefarm.torch_family import (BLOCK, CompilesAtLaunch, Routing, TorchKernel, activate, quantise_rows,
+                                  refusal_of_activate)
 
 ROWS = 128  # alignment of an expert's rows, and maximum number of tokens of `masked`
 CONTIGUOUS, MASKED = "contiguous", "masked"
@@ -74,12 +74,9 @@ def refusal(shape: Shape, device: Device) -> Optional[Tuple[str, str]]:
     """Returns the rule and the reason if DeepGEMM cannot compute the layer."""
     if device.compute_capability != 90:
         return "device", f"only Hopper GPUs (sm_90), not {device.gfx} of {device.name}"
-    if shape.form:
-        return "form", f"DeepGEMM has no epilogue for the form {shape.form}: only plain layers"
-    if shape.act_type not in ACTIVATIONS:
-        return "activation", f"{shape.act_type}: only {' and '.join(ACTIVATIONS)}"
-    if shape.dtype != "torch.bfloat16":
-        return "dtype", f"{shape.dtype} activations: only torch.bfloat16"
+    refused = refusal_of_activate(shape, "DeepGEMM")
+    if refused:
+        return refused
     formats = (shape.q_type, shape.q_dtype_a, shape.q_dtype_w)
     if shape.is_quantised and formats != ("QuantType.per_1x128", _FP8_TYPE, _FP8_TYPE):
         return "dtype", f"{shape.q_dtype_w} with {shape.q_type}: only {_FP8_TYPE} with QuantType.per_1x128"

@@ -11,7 +11,8 @@ from typing import Callable, Iterable, Mapping, Optional, Tuple, Union
 import torch
 
 from moefarm.family import Candidate, Device, Rejection, Shape
-from moefarm.torch_family import ACTIVATIONS, Routing, TorchFamily, TorchKernel, activate, quantise_rows
+from moefarm.torch_family import (Routing, TorchFamily, TorchKernel, activate, quantise_rows,
+                                  refusal_of_activate)
 
 BF16, FP8 = "grouped_mm", "scaled_grouped_mm"
 BLOCK = 16  # rows of a block of an expert in sorted order
@@ -22,12 +23,9 @@ Tensors = Mapping[str, torch.Tensor]
 
 def refusal(shape: Shape, device: Device) -> Optional[Tuple[str, str]]:
     """Returns the rule and the reason if torch's grouped GEMMs cannot compute the layer."""
-    if shape.form:
-        return "form", f"torch has no epilogue for the form {shape.form}: only plain layers"
-    if shape.act_type not in ACTIVATIONS:
-        return "activation", f"{shape.act_type}: only {' and '.join(ACTIVATIONS)}"
-    if shape.dtype != "torch.bfloat16":
-        return "dtype", f"{shape.dtype} activations: only torch.bfloat16"
+    refused = refusal_of_activate(shape, "torch")
+    if refused:
+        return refused
     if shape.model_dim % 16 or shape.inter_dim % 16:
         return "divisibility", (f"model_dim {shape.model_dim} and inter_dim {shape.inter_dim} must be "
                                 "multiples of 16, because rows are read in units of 16 bytes")
