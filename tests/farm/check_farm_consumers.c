@@ -53,17 +53,6 @@ MF_TEST(aiter_gets_a_row_for_each_shape)
     ck_assert_msg(n == N_ROWS, "%d of %d rows:\n%s", n, N_ROWS, table);
 }
 
-/* The item of the consumer in the list `consumers` of a task. */
-static const cJSON *find_consumer(const cJSON *task, const char *name)
-{
-    const cJSON *item;
-    cJSON_ArrayForEach (item, mf_json_array(task, "consumers")) {
-        if (strcmp(farm_text(item, "consumer"), name) == 0)
-            return item;
-    }
-    ck_abort_msg("the task does not list %s", name);
-}
-
 static bool is_aiter(const cJSON *names)
 {
     const cJSON *name;
@@ -94,7 +83,7 @@ MF_TEST(two_consumers_share_a_batch)
         _cleanup_(cJSON_Deletep) cJSON *race = farm_get(&farm, "/api/v1/tasks/%d/race?consumer=aiter", id);
         _cleanup_(cJSON_Deletep) cJSON *list =
             farm_get(&farm, "/api/v1/tasks/%d/pipelines?consumer=aiter", id);
-        const cJSON *a = find_consumer(task, "aiter"), *m = find_consumer(task, "moefarm"), *p;
+        const cJSON *a = farm_consumer(task, "aiter"), *m = farm_consumer(task, "moefarm"), *p;
         ck_assert_str_eq(farm_text(task, "consumer"), "moefarm");
         ck_assert_str_eq(farm_text(other, "consumer"), "aiter");
         ck_assert_double_eq(farm_double(other, "us"), farm_double(a, "us"));
@@ -120,7 +109,7 @@ MF_TEST(a_consumer_without_pipelines_gets_a_reason)
     const cJSON *row = cJSON_GetArrayItem(mf_json_array(tasks, "items"), 0);
     ck_assert_str_eq(farm_text(row, "state"), "done");
     _cleanup_(cJSON_Deletep) cJSON *task = farm_get(&farm, "/api/v1/tasks/%d", farm_number(row, "id"));
-    const char *reason = farm_text(find_consumer(task, "vllm"), "reason");
+    const char *reason = farm_text(farm_consumer(task, "vllm"), "reason");
     ck_assert_msg(strstr(reason, "vLLM dispatches steps of family vllm only"), "%s", reason);
 }
 

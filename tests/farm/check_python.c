@@ -19,6 +19,10 @@
     "4,1024,512,4,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"
 #define PYTHON "/usr/bin/python3"
 #define PLAIN  MF_SOURCE_DIR "/examples/family_plain.py"
+/* needs "import sys" */
+#define IMPORT_PLAIN                                     \
+    "sys.path.insert(0, '" MF_SOURCE_DIR "/examples')\n" \
+    "import family_plain as p\n"
 /* libfmoe cannot run Python families, so that only consumer "any" ranks them. */
 #define ANY "&consumer=any"
 
@@ -92,17 +96,6 @@ static void expect_moves(int batch)
     ck_assert_int_ge(cJSON_GetArraySize(mf_json_array(moves, "items")), 1);
 }
 
-/* The item of the consumer in the list `consumers` of a task. */
-static const cJSON *find_consumer(const cJSON *task, const char *name)
-{
-    const cJSON *item;
-    cJSON_ArrayForEach (item, mf_json_array(task, "consumers")) {
-        if (strcmp(farm_text(item, "consumer"), name) == 0)
-            return item;
-    }
-    ck_abort_msg("the task does not list %s", name);
-}
-
 /* The family wins for consumer "any". It has no place in the table of libfmoe, which cannot run it. */
 MF_TEST(wins_for_any_consumer)
 {
@@ -117,9 +110,9 @@ MF_TEST(wins_for_any_consumer)
     /* equals the reference output up to rounding to bf16 */
     ck_assert_double_le(cJSON_GetObjectItem(step, "row_err")->valuedouble, 0.01);
     _cleanup_(cJSON_Deletep) cJSON *task = farm_get(&farm, "/api/v1/tasks/1");
-    const cJSON *winner = cJSON_GetObjectItem(find_consumer(task, "any"), "winner");
+    const cJSON *winner = cJSON_GetObjectItem(farm_consumer(task, "any"), "winner");
     ck_assert_str_eq(cJSON_GetStringValue(cJSON_GetArrayItem(winner, 0)), "plain_py:py_layer");
-    const char *why = farm_text(find_consumer(task, "moefarm"), "reason");
+    const char *why = farm_text(farm_consumer(task, "moefarm"), "reason");
     ck_assert_msg(strstr(why, "no correct step covers gemm1+gemm2") != NULL, "%s", why);
 }
 
@@ -158,21 +151,19 @@ MF_TEST(rejects_with_a_reason, .rows = MF_ARRAY_LEN(rejected_shapes))
 }
 
 /* The example family with a flaw. FLAW replaces one function. */
-#define FLAWED                                           \
-    "import array, ctypes, os, signal, sys, time\n"      \
-    "sys.path.insert(0, '" MF_SOURCE_DIR "/examples')\n" \
-    "import family_plain as p\n"                         \
-    "from moefarm.family import Family, Kernel\n"        \
-    "class Odd(p.PlainLayer):\n"                         \
-    "    def launch(self, tensors, stream):\n"           \
-    "        super().launch(tensors, stream)\n"          \
-    "        y = tensors['y']\n"                         \
-    "        out = y.memory()\n"                         \
-    "        @\n"                                        \
-    "class OddFamily(p.Plain):\n"                        \
-    "    name = 'odd'\n"                                 \
-    "    def open(self, candidate, shape):\n"            \
-    "        return Odd(shape)\n"                        \
+#define FLAWED                                                   \
+    "import array, ctypes, os, signal, sys, time\n" IMPORT_PLAIN \
+    "from moefarm.family import Family, Kernel\n"                \
+    "class Odd(p.PlainLayer):\n"                                 \
+    "    def launch(self, tensors, stream):\n"                   \
+    "        super().launch(tensors, stream)\n"                  \
+    "        y = tensors['y']\n"                                 \
+    "        out = y.memory()\n"                                 \
+    "        @\n"                                                \
+    "class OddFamily(p.Plain):\n"                                \
+    "    name = 'odd'\n"                                         \
+    "    def open(self, candidate, shape):\n"                    \
+    "        return Odd(shape)\n"                                \
     "family = OddFamily()\n"
 
 /* clang-format off */
@@ -272,10 +263,7 @@ MF_TEST(reports_broken_families, .rows = MF_ARRAY_LEN(broken))
 }
 
 #define SLOW_CONVERSION                                                         \
-    "import sys, time\n"                                                        \
-    "sys.path.insert(0, '" MF_SOURCE_DIR "/examples')\n"                        \
-    "import family_plain as p\n"                                                \
-    "class Odd(p.Plain):\n"                                                     \
+    "import sys, time\n" IMPORT_PLAIN "class Odd(p.Plain):\n"                   \
     "    name = 'odd'\n"                                                        \
     "    def convert_weights(self, candidate, shape, weights): time.sleep(@)\n" \
     "family = Odd()\n"
@@ -399,75 +387,56 @@ MF_TEST(withstands_attacks_on_processes, .rows = 2)
     ck_assert_str_eq(farm_text(step, "status"), "ok");
 }
 
-/* Checks what the sandbox allows and refuses. An unmet expectation raises an exception, which becomes the
- * reason of the step. */
-#define ALLOWED                                                                               \
-    "import multiprocessing, socket, subprocess, tempfile\n"                                  \
-    "def square(n): return n * n\n"                                                           \
-    "def refused(call):\n"                                                                    \
-    "    try: call()\n"                                                                       \
-    "    except OSError: return\n"                                                            \
-    "    raise RuntimeError('the sandbox allows it')\n"                                       \
-    "def check():\n"                                                                          \
-    "    assert os.environ['HOME'] == os.environ['TMPDIR'] == tempfile.gettempdir()\n"        \
-    "    with tempfile.TemporaryFile() as f: f.write(b'x')\n"                                 \
-    "    assert subprocess.run([sys.executable, '-c', 'pass']).returncode == 0\n"             \
-    "    for ldconfig in ['/sbin/ldconfig', '-p'], ['/bin/sh', '-c', '/sbin/ldconfig -p']:\n" \
-    "        subprocess.run(ldconfig, stdout=subprocess.DEVNULL, check=True)\n"               \
-    "    multiprocessing.Lock()\n"                                                            \
-    "    with multiprocessing.get_context('fork').Pool(2) as pool:\n"                         \
-    "        assert pool.map(square, [1, 2]) == [1, 4]\n"                                     \
-    "    refused(lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))\n"                \
-    "    refused(lambda: subprocess.run(['/bin/ls'], stdout=subprocess.DEVNULL))\n"           \
-    "    refused(lambda: open(__file__, 'a'))\n"                                              \
-    "    refused(lambda: open('/etc/shadow'))\n"                                              \
-    "class Checks(p.Plain):\n"                                                                \
-    "    name = 'odd'\n"                                                                      \
-    "    def open(self, candidate, shape):\n"                                                 \
-    "        check()\n"                                                                       \
-    "        return super().open(candidate, shape)\n"                                         \
-    "p.Plain = Checks\n"
+/* '@' stands for the function `check`, which checks what the sandbox allows and refuses. An unmet expectation
+ * raises an exception, which becomes the reason of the step. */
+#define CHECKS                                                                        \
+    "import multiprocessing, os, shutil, socket\n"                                    \
+    "import subprocess, sys, tempfile\n" IMPORT_PLAIN "def square(n): return n * n\n" \
+    "def refused(call):\n"                                                            \
+    "    try: call()\n"                                                               \
+    "    except OSError: return\n"                                                    \
+    "    raise RuntimeError('the sandbox allows it')\n"                               \
+    "@"                                                                               \
+    "class Checks(p.Plain):\n"                                                        \
+    "    name = 'odd'\n"                                                              \
+    "    def open(self, candidate, shape):\n"                                         \
+    "        check()\n"                                                               \
+    "        return super().open(candidate, shape)\n"                                 \
+    "family = Checks()\n"
+
+static int tune_with_check(const char *check)
+{
+    char file[64];
+    write_family(CHECKS, check, file);
+    int batch = tune(file, "move,odd", FARM_CSV_HEAD FARM_CSV_SMALL, ANY "&time_cap_ms=60000");
+    remove_family(file);
+    return batch;
+}
 
 MF_TEST(limits_what_families_do)
 {
-    char file[64];
-    write_family("import os, sys\n"
-                 "sys.path.insert(0, '" MF_SOURCE_DIR "/examples')\n"
-                 "import family_plain as p\n"
-                 "@"
-                 "family = p.Plain()\n",
-                 ALLOWED, file);
-    int batch = tune(file, "move,odd", FARM_CSV_HEAD FARM_CSV_SMALL, ANY "&time_cap_ms=60000");
-    remove_family(file);
+    int batch = tune_with_check(
+        "def check():\n"
+        "    assert os.environ['HOME'] == os.environ['TMPDIR'] == tempfile.gettempdir()\n"
+        "    with tempfile.TemporaryFile() as f: f.write(b'x')\n"
+        "    assert subprocess.run([sys.executable, '-c', 'pass']).returncode == 0\n"
+        "    for ldconfig in ['/sbin/ldconfig', '-p'], ['/bin/sh', '-c', '/sbin/ldconfig -p']:\n"
+        "        subprocess.run(ldconfig, stdout=subprocess.DEVNULL, check=True)\n"
+        "    multiprocessing.Lock()\n"
+        "    with multiprocessing.get_context('fork').Pool(2) as pool:\n"
+        "        assert pool.map(square, [1, 2]) == [1, 4]\n"
+        "    refused(lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))\n"
+        "    refused(lambda: subprocess.run(['/bin/ls'], stdout=subprocess.DEVNULL))\n"
+        "    refused(lambda: open(__file__, 'a'))\n"
+        "    refused(lambda: open('/etc/shadow'))\n");
     expect_step(batch, "ok", "");
 }
 
-/* A compiler that PATH finds in a folder of its own may run, with its own programs. Other programs and files
- * of that folder stay out of reach. */
-#define COMPILES                                                                        \
-    "import shutil, subprocess\n"                                                       \
-    "def refused(call):\n"                                                              \
-    "    try: call()\n"                                                                 \
-    "    except OSError: return\n"                                                      \
-    "    raise RuntimeError('the sandbox allows it')\n"                                 \
-    "def check():\n"                                                                    \
-    "    gcc = shutil.which('gcc')\n"                                                   \
-    "    folder = os.path.dirname(os.path.dirname(gcc))\n"                              \
-    "    assert folder.startswith('/tmp/check_python.'), gcc\n"                         \
-    "    for program in (gcc, f'{folder}/libexec/gcc/x/1/cc1', f'{folder}/bin/cc1'):\n" \
-    "        subprocess.run([program], check=True)\n"                                   \
-    "    refused(lambda: subprocess.run([f'{folder}/bin/other']))\n"                    \
-    "    refused(lambda: open(f'{folder}/secret'))\n"                                   \
-    "class Checks(p.Plain):\n"                                                          \
-    "    name = 'odd'\n"                                                                \
-    "    def open(self, candidate, shape):\n"                                           \
-    "        check()\n"                                                                 \
-    "        return super().open(candidate, shape)\n"                                   \
-    "p.Plain = Checks\n"
-
+/* A compiler that PATH finds in a folder of its own may run, with its own programs. The sandbox refuses other
+ * programs and files of that folder. */
 MF_TEST(runs_the_compilers_of_path)
 {
-    char file[64], folder[] = "/tmp/check_python.XXXXXX", text[1024];
+    char folder[] = "/tmp/check_python.XXXXXX", text[1024];
     ck_assert_ptr_nonnull(mkdtemp(folder));
     (void)snprintf(
         text, sizeof(text),
@@ -477,14 +446,15 @@ MF_TEST(runs_the_compilers_of_path)
     ck_assert_int_eq(system(text), 0);
     (void)snprintf(text, sizeof(text), "%s/bin:%s", folder, getenv("PATH"));
     ck_assert_int_eq(setenv("PATH", text, 1), 0);
-    write_family("import os, sys\n"
-                 "sys.path.insert(0, '" MF_SOURCE_DIR "/examples')\n"
-                 "import family_plain as p\n"
-                 "@"
-                 "family = p.Plain()\n",
-                 COMPILES, file);
-    int batch = tune(file, "move,odd", FARM_CSV_HEAD FARM_CSV_SMALL, ANY "&time_cap_ms=60000");
-    remove_family(file);
+    int batch =
+        tune_with_check("def check():\n"
+                        "    gcc = shutil.which('gcc')\n"
+                        "    folder = os.path.dirname(os.path.dirname(gcc))\n"
+                        "    assert folder.startswith('/tmp/check_python.'), gcc\n"
+                        "    for program in (gcc, f'{folder}/libexec/gcc/x/1/cc1', f'{folder}/bin/cc1'):\n"
+                        "        subprocess.run([program], check=True)\n"
+                        "    refused(lambda: subprocess.run([f'{folder}/bin/other']))\n"
+                        "    refused(lambda: open(f'{folder}/secret'))\n");
     (void)snprintf(text, sizeof(text), "rm -r %s", folder);
     ck_assert_int_eq(system(text), 0);
     expect_step(batch, "ok", "");
@@ -522,11 +492,7 @@ MF_TEST(revisions_are_of_families)
 }
 
 /* A module with a class Odd, whose objects have this name. */
-#define NAMED(name)                                      \
-    "import sys\n"                                       \
-    "sys.path.insert(0, '" MF_SOURCE_DIR "/examples')\n" \
-    "import family_plain as p\n"                         \
-    "class Odd(p.Plain): name = '" name "'\n"
+#define NAMED(name) "import sys\n" IMPORT_PLAIN "class Odd(p.Plain): name = '" name "'\n"
 
 /* clang-format off */
 static const struct {
@@ -627,10 +593,7 @@ static int run(const char *command, char *out, size_t cap)
 
 /* A family of the name vllm, whose default is much slower than its configuration. */
 #define VLLM                                                                          \
-    "import sys, time\n"                                                              \
-    "sys.path.insert(0, '" MF_SOURCE_DIR "/examples')\n"                              \
-    "import family_plain as p\n"                                                      \
-    "class Slow(p.PlainLayer):\n"                                                     \
+    "import sys, time\n" IMPORT_PLAIN "class Slow(p.PlainLayer):\n"                   \
     "    def launch(self, tensors, stream):\n"                                        \
     "        time.sleep(0.1)\n"                                                       \
     "        super().launch(tensors, stream)\n"                                       \
@@ -657,7 +620,7 @@ MF_TEST(default_races)
     _cleanup_(cJSON_Deletep) cJSON *race = farm_get(&farm, "/api/v1/tasks/1/race?consumer=vllm");
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(race, "pipelines")), 2);
     _cleanup_(cJSON_Deletep) cJSON *task = farm_get(&farm, "/api/v1/tasks/1");
-    const cJSON *winner = cJSON_GetObjectItem(find_consumer(task, "vllm"), "winner");
+    const cJSON *winner = cJSON_GetObjectItem(farm_consumer(task, "vllm"), "winner");
     ck_assert_str_eq(cJSON_GetStringValue(cJSON_GetArrayItem(winner, 0)), "vllm:" CONFIG);
 }
 
@@ -707,10 +670,7 @@ MF_TEST(self_check_reports, .rows = MF_ARRAY_LEN(self_checks))
 MF_TEST(precompiles_without_a_limit)
 {
     char file[64];
-    write_family("import sys, time\n"
-                 "sys.path.insert(0, '" MF_SOURCE_DIR "/examples')\n"
-                 "import family_plain as p\n"
-                 "class Odd(p.Plain):\n"
+    write_family("import sys, time\n" IMPORT_PLAIN "class Odd(p.Plain):\n"
                  "    name = 'odd'\n"
                  "    compiled = []\n"
                  "    def precompile(self, candidates, shape):\n"
@@ -732,10 +692,7 @@ MF_TEST(precompiles_without_a_limit)
 MF_TEST(survives_a_crash_while_compiling)
 {
     char file[64];
-    write_family("import os, sys\n"
-                 "sys.path.insert(0, '" MF_SOURCE_DIR "/examples')\n"
-                 "import family_plain as p\n"
-                 "class Odd(p.Plain):\n"
+    write_family("import os, sys\n" IMPORT_PLAIN "class Odd(p.Plain):\n"
                  "    name = 'odd'\n"
                  "    def precompile(self, candidates, shape):\n"
                  "        @\n"

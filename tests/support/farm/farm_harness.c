@@ -249,6 +249,16 @@ const char *farm_text(const cJSON *object, const char *key)
     return cJSON_IsString(item) ? item->valuestring : "";
 }
 
+const cJSON *farm_consumer(const cJSON *task, const char *name)
+{
+    const cJSON *item;
+    cJSON_ArrayForEach (item, mf_json_array(task, "consumers")) {
+        if (strcmp(farm_text(item, "consumer"), name) == 0)
+            return item;
+    }
+    ck_abort_msg("the task does not list %s", name);
+}
+
 void farm_wait_workers(struct farm *f, int n)
 {
     int64_t until = mf_now_ms() + FARM_DEADLINE_MS;

@@ -97,3 +97,5 @@ const char *farm_file(struct farm *f, const char *name, const char *content);
 int farm_number(const cJSON *object, const char *key);
 double farm_double(const cJSON *object, const char *key);
 const char *farm_text(const cJSON *object, const char *key);
+/* Returns the consumer's item in the task's list `consumers`, or fails the test. */
+const cJSON *farm_consumer(const cJSON *task, const char *name);
