@@ -46,7 +46,7 @@ static void take(struct selection *s, size_t point)
     s->ret[s->n++] = point;
 }
 
-/* Orders points that are equally good, differently for each seed. */
+/* Key that orders equally good points, in another order for each seed. */
 static uint64_t order_of(const struct selection *s, size_t point)
 {
     return mf_hash64(&point, sizeof(point), s->h->seed);
@@ -117,26 +117,27 @@ static int take_spread(struct selection *s, size_t n)
 
 /* One of the fastest points. */
 struct survivor {
-    size_t point;
-    int reach; /* points at most this many steps away are next to it */
+    int *steps; /* per point: number of steps from the survivor */
+    int reach;  /* points at most this many steps away are next to it */
 };
 
-/* Returns the steps to the nearest other point: 2 if each parameter occurs twice in the names. */
-static int nearest_steps(const struct mf_points *p, size_t point)
+/* Fills in the number of steps from `point` to each point. Returns the smallest number to another point: 2 if
+ * each parameter occurs twice in the names. */
+static int measure_steps(const struct mf_points *p, size_t point, int *steps)
 {
     int least = INT16_MAX;
     for (size_t i = 0; i < p->n; i++) {
-        int steps = mf_points_steps(p, i, point);
-        if (steps > 0 && steps < least)
-            least = steps;
+        steps[i] = mf_points_steps(p, i, point);
+        if (steps[i] > 0 && steps[i] < least)
+            least = steps[i];
     }
     return least;
 }
 
-static bool is_near(const struct mf_points *p, const struct survivor *survivors, size_t n, size_t point)
+static bool is_near(const struct survivor *survivors, size_t n, size_t point)
 {
     size_t i = 0;
-    while (i < n && mf_points_steps(p, survivors[i].point, point) > survivors[i].reach)
+    while (i < n && survivors[i].steps[point] > survivors[i].reach)
         i++;
     return i < n;
 }
@@ -147,61 +148,66 @@ static size_t next_survivor(const struct mf_halving *h, const struct survivor *s
     size_t best = h->points->n;
     for (size_t i = 0; i < h->points->n; i++) {
         if (h->us[i] > 0 && isfinite(h->us[i]) && (best == h->points->n || h->us[i] < h->us[best]) &&
-            !is_near(h->points, survivors, n, i))
+            !is_near(survivors, n, i))
             best = i;
     }
     return best;
 }
 
-static size_t pick_survivors(const struct mf_halving *h, size_t max, struct survivor ret[SURVIVORS])
+/* steps: room for max numbers per point */
+static size_t pick_survivors(const struct mf_halving *h, size_t max, int *steps, struct survivor *ret)
 {
     size_t n = 0;
     for (; n < max; n++) {
         size_t point = next_survivor(h, ret, n);
         if (point == h->points->n)
             break;
-        ret[n] = (struct survivor){point, NEAR_FACTOR * nearest_steps(h->points, point)};
+        ret[n].steps = steps + n * h->points->n;
+        ret[n].reach = NEAR_FACTOR * measure_steps(h->points, point, ret[n].steps);
     }
     return n;
 }
 
-/* Takes the nearest point next to the survivor that is not taken. Returns false if there is none. */
+/* Takes the untaken point nearest to the survivor. Returns false if no untaken point is within its reach. */
 static bool take_nearest(struct selection *s, const struct survivor *of)
 {
-    const struct mf_points *p = s->h->points;
-    size_t best = p->n;
+    size_t n = s->h->points->n, best = n;
     int best_steps = of->reach + 1;
-    for (size_t i = 0; i < p->n; i++) {
-        int steps = s->taken[i] ? INT_MAX : mf_points_steps(p, i, of->point);
-        bool ties = best < p->n && steps == best_steps;
+    for (size_t i = 0; i < n; i++) {
+        int steps = s->taken[i] ? INT_MAX : of->steps[i];
+        bool ties = best < n && steps == best_steps;
         if (steps < best_steps || (ties && order_of(s, i) < order_of(s, best))) {
             best = i;
             best_steps = steps;
         }
     }
-    if (best < p->n)
+    if (best < n)
         take(s, best);
-    return best < p->n;
+    return best < n;
 }
 
-/* Takes points next to the survivors, in turn. */
-static void take_near(struct selection *s, size_t n_survivors)
+/* Takes a point next to each survivor in turn, until the limit is reached or all of these are taken. */
+static int take_near(struct selection *s, size_t n_survivors)
 {
     struct survivor survivors[SURVIVORS];
-    size_t n = pick_survivors(s->h, n_survivors, survivors);
+    _cleanup_(mf_freep) int *steps = calloc(s->h->points->n + 1, n_survivors * sizeof(*steps));
+    if (!steps)
+        return -ENOMEM;
+    size_t n = pick_survivors(s->h, n_survivors, steps, survivors);
     for (bool more = true; more && s->n < s->limit;) {
         more = false;
         for (size_t i = 0; i < n && s->n < s->limit; i++)
             more |= take_nearest(s, &survivors[i]);
     }
+    return 0;
 }
 
-static void later_round(struct selection *s, size_t n_measured, size_t n_first)
+static int later_round(struct selection *s, size_t n_measured, size_t n_first)
 {
     size_t n_points = s->h->points->n, n_round = bounded(n_points / ROUND_DIVISOR, ROUND_MIN, ROUND_MAX);
     size_t rounds = (n_measured - n_first) / n_round;
     s->limit = MF_MIN(s->limit, n_round);
-    take_near(s, MF_MAX((size_t)SURVIVORS >> MF_MIN(rounds, (size_t)8), (size_t)SURVIVORS_MIN));
+    return take_near(s, MF_MAX((size_t)SURVIVORS >> MF_MIN(rounds, (size_t)8), (size_t)SURVIVORS_MIN));
 }
 
 int mf_halving_next(const struct mf_halving *h, size_t limit, size_t *ret, size_t *ret_n)
@@ -222,7 +228,7 @@ int mf_halving_next(const struct mf_halving *h, size_t limit, size_t *ret, size_
         n_first = n;
     int r = 0;
     if (n_measured >= n_first)
-        later_round(&s, n_measured, n_first);
+        r = later_round(&s, n_measured, n_first);
     else if (n_measured + s.n < n_first)
         r = take_spread(&s, n_first - n_measured - s.n);
     *ret_n = s.n;

@@ -23,12 +23,12 @@
 struct mf_halving {
     const struct mf_points *points;
     const double *us;   /* per point: its time; 0: not measured; INFINITY: it failed */
-    const bool *hinted; /* per point: it is measured first; NULL: none is */
+    const bool *hinted; /* per point: true if it is measured first; NULL: no point is hinted */
     uint64_t seed;      /* breaks ties */
 };
 
 /* Returns the largest number of points of a space of n that a search measures. */
 size_t mf_halving_max(size_t n);
-/* Selects at most `limit` points, which ret has room for. Returns their number; 0: the search has ended.
- * Returns -ENOMEM. */
+/* Writes the points of the next round, at most `limit`, to ret, and their number to *ret_n. 0 points: the
+ * search has ended. Returns -ENOMEM. */
 int mf_halving_next(const struct mf_halving *h, size_t limit, size_t *ret, size_t *ret_n);
