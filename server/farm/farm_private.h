@@ -4,6 +4,7 @@
 
 #include "common/base/log.h"
 #include "common/moe/pipeline_search.h"
+#include "server/choose/best_times.h"
 #include "server/choose/forecast.h"
 #include "server/choose/least_time.h"
 #include "server/choose/race.h"
@@ -32,22 +33,6 @@ struct mf_batch {
     int64_t families_class; /* device class to which `families` applies; 0: none */
     struct mf_ids families; /* see mf_families_of_batch */
 };
-
-/* The best times so far, by covered ops and worker. */
-#define MF_BEST_MAX 128
-struct mf_best_times {
-    int n;
-    struct {
-        mf_ops covers;
-        int64_t worker;
-        double us;
-    } entries[MF_BEST_MAX];
-};
-void mf_best_times_add(struct mf_best_times *b, mf_ops covers, int64_t worker, double us);
-/* Finds the best time that applies to a worker: its own, or a time that two workers have reached. Otherwise a
- * worker with false times would make other workers drop all their steps as slow. Returns INFINITY if there is
- * none. */
-double mf_best_times_find(const struct mf_best_times *b, mf_ops covers, int64_t worker);
 
 struct mf_win;
 struct mf_reported;
