@@ -32,8 +32,6 @@
 /* Number of tasks whose races start in one transaction. A race stores up to about 300 pipelines. */
 #define TASKS_PER_SLICE 4
 
-static const char *const rules[] = {"forecast", "race", "free", "given", "known"};
-
 /* Layouts of a layer model for a consumer, sorted by mf_layout_compare; layouts to race come first. */
 struct ladder {
     enum mf_consumer consumer;
@@ -189,29 +187,18 @@ static int record(struct mf_farm *f, const struct mf_task *of, const struct ladd
     return mf_store_layout_set(f->store, &row);
 }
 
-/* Returns the static text of a rule that record() wrote. */
-static const char *find_rule(const char *text)
-{
-    size_t i = 0;
-    while (i + 1 < MF_ARRAY_LEN(rules) && strcmp(rules[i], text) != 0)
-        i++;
-    return rules[i];
-}
-
-/* Reads the choice that record() wrote before the races. */
+/* Reads the choice that record() wrote before the races, without `by`. */
 static int read_record(struct mf_farm *f, const struct mf_task *of, enum mf_consumer c, struct ladder *ret)
 {
     _cleanup_(mf_freep) char *body = NULL;
     const cJSON *item;
-    const char *by = "";
     int r = mf_store_layout_body(f->store, of->batch->id, of->class_id, of->layer_model, c, &body);
     if (r <= 0)
         return r < 0 ? r : -ENODATA;
     _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(body, strlen(body), strlen(body));
     if (!json)
         return -ENOMEM;
-    (void)mf_json_text(json, "by", &by);
-    *ret = (struct ladder){.consumer = c, .by = find_rule(by)};
+    *ret = (struct ladder){.consumer = c};
     (void)mf_json_bool(json, "pending", &ret->pending);
     cJSON_ArrayForEach (item, mf_json_array(json, "layouts")) {
         const char *text;
@@ -279,7 +266,7 @@ static int choose(struct mf_farm *f, struct mf_task **tasks, size_t n, enum mf_c
     return record(f, tasks[0], &l);
 }
 
-/* A choice that is stored holds for all tasks of the layer model, because some of them may race already. */
+/* Keeps a stored choice, because some tasks of the layer model may race already. */
 static int choose_once(struct mf_farm *f, struct mf_task **tasks, size_t n, enum mf_consumer c)
 {
     _cleanup_(mf_freep) char *body = NULL;
@@ -328,7 +315,7 @@ static int start_race(struct mf_farm *f, struct mf_task *g, enum mf_consumer c)
     in[0] = l.layouts[0].text;
     for (; l.pending && n < MF_LAYOUTS_RACED_MAX && l.layouts[n].raced; n++)
         in[n] = l.layouts[n].text;
-    return mf_rank_race(f, g, c, in, strcmp(l.by, "free") == 0 ? 0 : n);
+    return mf_rank_race(f, g, c, in, g->batch->options.layout_free ? 0 : n);
 }
 
 /* Starts the races of all consumers of the task at once, because a task in state `racing` starts no more. */
@@ -487,6 +474,7 @@ static int settle(struct mf_farm *f, struct mf_task **tasks, size_t n, enum mf_c
     }
     if (r < 0)
         return r;
+    l.by = "race";
     l.pending = false;
     l.chosen = (size_t)MF_MAX(mf_layouts_fastest(l.layouts, l.n), 0);
     r = record(f, tasks[0], &l);
