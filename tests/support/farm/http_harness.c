@@ -1,6 +1,7 @@
 #include "support/farm/http_harness.h"
 
 #include "support/farm/farm_fixture.h"
+#include "support/remove_tree.h"
 
 #include "common/base/clock.h"
 #include "common/base/json.h"
@@ -365,18 +366,6 @@ const char *http_harness_last_request(const struct http_harness *h)
     return h->farm.last_request;
 }
 
-static void remove_files(const char *path)
-{
-    static const char *const ends[] = {"", "-wal", "-shm"};
-    char name[96];
-    for (size_t i = 0; i < MF_ARRAY_LEN(ends); i++) {
-        mf_format(name, sizeof(name), "%s%s", path, ends[i]);
-        (void)unlink(name);
-    }
-    mf_format(name, sizeof(name), "%.*s", (int)(strrchr(path, '/') - path), path);
-    (void)rmdir(name);
-}
-
 void http_harness_stop(struct http_harness *h)
 {
     h->http = mf_http_stop(h->http, h->options.no_writer ? 50 : 2000);
@@ -386,6 +375,7 @@ void http_harness_stop(struct http_harness *h)
     (void)zmq_close(h->control);
     (void)zmq_ctx_term(h->zmq);
     free(h->farm.receipt);
-    remove_files(h->path);
+    *strrchr(h->path, '/') = '\0';
+    ck_assert_int_eq(remove_tree(h->path), 0);
     free(h);
 }

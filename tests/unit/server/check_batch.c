@@ -1,6 +1,7 @@
 /* The options of a batch as JSON: tests the text in the database and the text that workers receive. */
 #include "server/farm/farm_private.h"
 
+#include "support/farm/bare_farm.h"
 #include "support/mf_check.h"
 
 #include "common/base/json.h"
@@ -8,33 +9,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-static char folder[64], path[100];
 static struct mf_farm farm;
 
 static void setup(void)
 {
-    (void)snprintf(folder, sizeof(folder), "/tmp/check_batch.XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-    (void)snprintf(path, sizeof(path), "%s/farm.db", folder);
-    farm = (struct mf_farm){.wall_ms = 1000};
-    ck_assert_int_eq(mf_store_open(path, &farm.store), 0);
+    bare_farm_open(&farm);
 }
 
 static void teardown(void)
 {
-    static const char *const ends[] = {"", "-wal", "-shm"};
-    mf_farm_reset_state(&farm);
-    free(farm.touched);
-    free(farm.new_events);
-    farm.store = mf_store_free(farm.store);
-    for (size_t i = 0; i < MF_ARRAY_LEN(ends); i++) {
-        char file[120];
-        (void)snprintf(file, sizeof(file), "%s%s", path, ends[i]);
-        (void)unlink(file);
-    }
-    (void)rmdir(folder);
+    bare_farm_close(&farm);
 }
 
 static int64_t submit(const struct mf_batch_options *options)

@@ -1,6 +1,7 @@
 /* A batch ends with its last task. The server must not count all tasks of the batch each time a task ends. */
 #include "server/farm/farm_private.h"
 
+#include "support/farm/bare_farm.h"
 #include "support/mf_check.h"
 
 #include "common/base/json.h"
@@ -11,12 +12,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define N_TASKS   200
 #define N_SKIPPED 3
 
-static char folder[64], path[100];
 static struct mf_farm farm;
 static int count_calls; /* number of calls that counted the open tasks of a batch */
 
@@ -30,27 +29,13 @@ int __wrap_mf_store_open_tasks_count(struct mf_store *s, int64_t batch, int64_t 
 
 static void setup(void)
 {
-    (void)snprintf(folder, sizeof(folder), "/tmp/check_batch_end.XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-    (void)snprintf(path, sizeof(path), "%s/farm.db", folder);
-    farm = (struct mf_farm){.wall_ms = 1000};
-    ck_assert_int_eq(mf_store_open(path, &farm.store), 0);
+    bare_farm_open(&farm);
     count_calls = 0;
 }
 
 static void teardown(void)
 {
-    static const char *const ends[] = {"", "-wal", "-shm"};
-    mf_farm_reset_state(&farm);
-    free(farm.touched);
-    free(farm.new_events);
-    farm.store = mf_store_free(farm.store);
-    for (size_t i = 0; i < MF_ARRAY_LEN(ends); i++) {
-        char file[120];
-        (void)snprintf(file, sizeof(file), "%s%s", path, ends[i]);
-        (void)unlink(file);
-    }
-    (void)rmdir(folder);
+    bare_farm_close(&farm);
 }
 
 /* Submits a batch of n shapes for a class without workers. The first n_skipped shapes have baseline rows

@@ -1,6 +1,7 @@
 /* The races of a layer model start a few tasks at a time, so that no transaction of the writer takes long. */
 #include "server/farm/farm_private.h"
 
+#include "support/farm/bare_farm.h"
 #include "support/mf_check.h"
 
 #include "common/base/clock.h"
@@ -10,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define N_TASKS   30
 #define N_PATHS   200
@@ -19,33 +19,17 @@
 #define LAYER \
     "2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
 
-static char folder[64], path[100];
 static struct mf_farm farm;
 
 static void setup(void)
 {
-    (void)snprintf(folder, sizeof(folder), "/tmp/check_ladder.XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-    (void)snprintf(path, sizeof(path), "%s/farm.db", folder);
-    farm = (struct mf_farm){.wall_ms = 1000, .options.race_s = 10};
-    ck_assert_int_eq(mf_store_open(path, &farm.store), 0);
+    bare_farm_open(&farm);
+    farm.options.race_s = 10;
 }
 
 static void teardown(void)
 {
-    static const char *const ends[] = {"", "-wal", "-shm"};
-    mf_farm_reset_state(&farm);
-    free(farm.touched);
-    free(farm.new_events);
-    mf_ids_release(&farm.to_rank);
-    mf_ids_release(&farm.to_race);
-    farm.store = mf_store_free(farm.store);
-    for (size_t i = 0; i < MF_ARRAY_LEN(ends); i++) {
-        char file[120];
-        (void)snprintf(file, sizeof(file), "%s%s", path, ends[i]);
-        (void)unlink(file);
-    }
-    (void)rmdir(folder);
+    bare_farm_close(&farm);
 }
 
 /* Submits a batch with one layer model for two consumers, and returns its id. */

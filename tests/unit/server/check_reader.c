@@ -3,6 +3,7 @@
 #include "server/http/reader.h"
 
 #include "support/mf_check.h"
+#include "support/remove_tree.h"
 
 #include "common/base/cleanup.h"
 #include "server/api/routes.h"
@@ -91,13 +92,7 @@ static void stop(void)
 
 static void teardown(void)
 {
-    static const char *const ends[] = {"", "-wal", "-shm"};
-    for (size_t i = 0; i < MF_ARRAY_LEN(ends); i++) {
-        char file[120];
-        (void)snprintf(file, sizeof(file), "%s%s", path, ends[i]);
-        (void)unlink(file);
-    }
-    (void)rmdir(folder);
+    ck_assert_int_eq(remove_tree(folder), 0);
     (void)close(held_fd);
     (void)close(go_fd);
 }

@@ -3,6 +3,7 @@
 #include "server/store/store_private.h"
 
 #include "support/mf_check.h"
+#include "support/remove_tree.h"
 #include "support/text_file.h"
 
 #include "common/base/buf.h"
@@ -13,7 +14,6 @@
 #include <glob.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #define SCHEMA_TEXT_MAX (1u << 20)
 
@@ -29,13 +29,7 @@ static void make_folder(void)
 
 static void remove_folder(void)
 {
-    static const char *const ends[] = {"", "-wal", "-shm"};
-    char file[120];
-    for (size_t i = 0; i < MF_ARRAY_LEN(ends); i++) {
-        (void)snprintf(file, sizeof(file), "%s%s", path, ends[i]);
-        (void)unlink(file);
-    }
-    (void)rmdir(folder);
+    ck_assert_int_eq(remove_tree(folder), 0);
 }
 
 static int64_t query(struct mf_store *s, const char *literal)

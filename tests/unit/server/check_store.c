@@ -8,6 +8,7 @@
 #include "server/store/store_worker.h"
 
 #include "support/mf_check.h"
+#include "support/remove_tree.h"
 
 #include "common/base/cleanup.h"
 #include "common/base/clock.h"
@@ -35,14 +36,8 @@ static void setup(void)
 
 static void teardown(void)
 {
-    char file[120];
     store = mf_store_free(store);
-    static const char *const ends[] = {"", "-wal", "-shm"};
-    for (size_t i = 0; i < MF_ARRAY_LEN(ends); i++) {
-        (void)snprintf(file, sizeof(file), "%s%s", path, ends[i]);
-        (void)unlink(file);
-    }
-    (void)rmdir(folder);
+    ck_assert_int_eq(remove_tree(folder), 0);
 }
 
 static int64_t count(struct mf_store *s)
