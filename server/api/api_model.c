@@ -14,7 +14,7 @@
 
 #define TOKEN_MAX 32768 /* the largest bucket that libfmoe looks up for most calls */
 
-/* Members of the body, apart from `model` and `files` */
+/* Numeric members of the body. */
 static const struct {
     const char *name;
     int64_t min, max;
@@ -122,7 +122,7 @@ static int read_body(struct mf_request *r, const cJSON *json, struct work *w)
     cJSON_ArrayForEach (member, json) {
         if (!is_known(member->string))
             return mf_refuse_at(&r->response, 422, member->string, "unknown",
-                                "%.60s: unknown member; expected model or files, and name, class, tp, ep, "
+                                "%.60s: unknown member; expected model, files, name, class, tp, ep or "
                                 "fused_shared",
                                 member->string);
     }

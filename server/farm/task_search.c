@@ -131,7 +131,7 @@ static int compare_candidates(const void *va, const void *vb)
     return c ? c : strcmp(a->step.name, b->step.name);
 }
 
-/* A candidate that is slow has a time as well. Others without a time failed. */
+/* A candidate with the status `slow` has a time too. A decided candidate without a time failed. */
 static double time_of(const struct mf_search_row *row)
 {
     if (!row->decided)
@@ -230,7 +230,7 @@ static int search_space(struct searching *o, const struct candidate *c, size_t n
     return r;
 }
 
-/* Returns the number of candidates that the rest of the time budget pays for, at the cost so far. */
+/* Returns the number of candidates that fit in the rest of the time budget, at the mean time so far. */
 static double affordable(const struct mf_task_counts *c, int64_t budget_s)
 {
     double left_ms = (double)budget_s * 1000 - (double)c->probe_ms;

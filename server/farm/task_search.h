@@ -1,10 +1,10 @@
-/* Measures a part of a task's candidates, if its batch has a time budget.
+/* Selects the part of a task's candidates that is measured if its batch has a time budget.
  *
  * Candidates that can replace each other in every pipeline (of one family, with the same ops and tensor
  * specs) form a space. Small spaces are measured as a whole. Large ones are searched by successive halving
  * (server/choose/halving.h), in rounds of units. A search starts from the fastest candidates of the tasks
- * with the most similar shapes, as far as they are measured, also in earlier batches. It ends when no space
- * has further candidates to measure or when the time budget is spent. The first round ignores the budget. */
+ * with the most similar shapes, including tasks of earlier batches. It ends when no space has further
+ * candidates to measure or when the time budget is spent. The first round ignores the budget. */
 #pragma once
 
 #include "server/farm/farm_private.h"

@@ -17,5 +17,6 @@ static inline bool mf_unit_is_race(enum mf_unit_kind kind)
 int mf_unit_message_add(struct mf_farm *f, struct mf_lease *l, const char *body, struct mf_buf *out);
 /* Appends the shapes that the workers of the class will enumerate next. */
 int mf_unit_message_add_next(struct mf_farm *f, const struct mf_lease *l, struct mf_buf *out);
-/* Fills in the items of a lease whose UNIT message has been sent, or that no worker gets. */
+/* Fills in the items of a lease without building its UNIT message: the message was sent before a restart, or
+ * the unit is held back from all workers. body: of the unit's row. */
 int mf_lease_load_items(struct mf_farm *f, struct mf_lease *l, const char *body);
