@@ -184,7 +184,7 @@ MF_TEST(database_full)
     fill_disk("state");
     int accepted = fill_database();
     check_halted("No space left on device");
-    /* a submission that the full disk interrupted is removed after it */
+    /* A submission that the full disk interrupted has no receipt. The farm removes it later. */
     ck_assert_int_eq(farm_query_number(&farm, "SELECT count(*) FROM batch WHERE receipt <> ''"),
                      1 + accepted);
     free_disk("state");

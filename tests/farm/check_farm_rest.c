@@ -325,7 +325,7 @@ static int task_of_batch(const char *query)
 MF_TEST(applies_fusion_options, .rows = MF_ARRAY_LEN(forbidden))
 {
     char query[96];
-    int both, n_told = 0;
+    int both, n_listed = 0;
     start("{}");
     (void)snprintf(query, sizeof(query), "&classes=" CLASS "%s", forbidden[_i].query);
     ck_assert_int_gt(count_steps(task_of_batch(query), forbidden[_i].ops, &both), 0);
@@ -333,10 +333,10 @@ MF_TEST(applies_fusion_options, .rows = MF_ARRAY_LEN(forbidden))
     _cleanup_(cJSON_Deletep) cJSON *rejections = farm_get(&farm, "/api/v1/tasks/1/rejections?limit=500");
     const cJSON *no;
     cJSON_ArrayForEach (no, mf_json_array(rejections, "items")) {
-        n_told += strcmp(farm_text(no, "rule"), forbidden[_i].rule) == 0;
+        n_listed += strcmp(farm_text(no, "rule"), forbidden[_i].rule) == 0;
         ck_assert_uint_gt(strlen(farm_text(no, "reason")), 20);
     }
-    ck_assert_int_gt(n_told, 0);
+    ck_assert_int_gt(n_listed, 0);
     ck_assert_int_gt(count_steps(task_of_batch("&classes=" CLASS "&seed=3"), forbidden[_i].ops, &both), 0);
     ck_assert_int_gt(both, 0);
 }

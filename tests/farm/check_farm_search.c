@@ -136,7 +136,7 @@ MF_TEST(budget_ends_search, .rows = 2)
     _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_work_until(&w, "probe", FAKE_FARM_LIMIT_MS);
     double first = fake_farm_number(&farm, "SELECT n_steps FROM task");
     ck_assert_double_gt(first, 0);
-    ck_assert_int_eq(farm_process_kill(&farm.process, SIGKILL), 0 + SIGKILL);
+    ck_assert_int_eq(farm_process_kill(&farm.process, SIGKILL), SIGKILL);
     if (_i)
         fake_farm_sql(&farm, "UPDATE task SET probe_ms = 1000000");
     farm_process_start(&farm.process, FAKE_FARM_BEAT_MS);

@@ -165,7 +165,8 @@ void fake_farm_expect_log(const struct fake_farm *f, const char *text)
     ck_assert_msg(fake_farm_count_log(f, text) > 0, "the log has no line with \"%s\"", text);
 }
 
-/* Returns the reason why the worker is quarantined, from the API; "": it is not. The caller frees it. */
+/* Reads from the API why the worker is quarantined. Returns "" if it is not quarantined. The caller frees the
+ * text. */
 static char *quarantine_of(struct fake_farm *f, const char *name)
 {
     int status = 0;

@@ -11,7 +11,7 @@
 #include "common/base/secret.h"
 #include "common/net/wire.h"
 
-/* as many as fit into one result */
+/* sizes of the grid of candidates; one result has no room for more candidates */
 #define FAKE_GRID_A 7
 #define FAKE_GRID_B 9
 #define FAKE_GRID_C 4
@@ -23,7 +23,8 @@ struct fake_worker {
     int64_t epoch; /* epoch of the last WELCOME */
     /* number of steps per stage and block_m (default: 4) */
     int n_variants;
-    /* true: it lists a grid of whole layers instead: grid_aA_bB_cC for A, B and C below FAKE_GRID_A, … */
+    /* true: instead lists candidates for the whole layer, named grid_aA_bB_cC, with A from 0 to
+     * FAKE_GRID_A - 1, and so on */
     bool grid;
     const char *class;    /* for example "gfx942/304" */
     const char *revision; /* for example "r1" */

@@ -1,4 +1,4 @@
-/* What the fake driver (fake_cuda.c) records. */
+/* Records of the fake driver (fake_cuda.c): launches and tensor maps. */
 #pragma once
 
 #include <stddef.h>

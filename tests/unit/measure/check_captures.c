@@ -249,7 +249,7 @@ static const struct {
     {"planted", "stage2.backwards", "the family failed to open a step that it offered"},
 };
 
-/* A step that the family cannot open has no kernel to be asked why it is timed eagerly. */
+/* A step that the family cannot open has no kernel, so the session must not ask the family for its mode. */
 MF_TEST(unknown_family_or_step, .rows = MF_ARRAY_LEN(not_opened))
 {
     (void)probe(CORRECT, NULL);
