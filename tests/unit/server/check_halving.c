@@ -1,10 +1,8 @@
 /* Searches cost surfaces over the 1,920 configurations of a Triton layer, and compares the result with that
- * of measuring all of them. Prints how often the search missed on each surface and how much it measured.
- * `make test` draws some of the surfaces, because the 40 searches of all of them take over a second. */
+ * of measuring all of them. Prints how often the search missed on each surface and how much it measured. */
 #include "server/choose/halving.h"
 
 #include "support/mf_check.h"
-#include "support/mf_draw.h"
 
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
@@ -20,7 +18,6 @@
 #define N_SEEDS      40
 #define NEAR_BEST    1.01
 #define NOISE        0.004
-#define DRAWN_EVERY  4
 
 static const struct {
     const char *letters;
@@ -240,8 +237,6 @@ static double exhaustive(const struct surface *f, uint64_t seed)
 
 MF_TEST(search_is_near_exhaustive, .rows = 2 * MF_ARRAY_LEN(surfaces))
 {
-    if (!mf_draw(_i, DRAWN_EVERY))
-        return;
     const struct surface *f = &surfaces[_i / 2];
     int misses = 0;
     double worst = 1, n_measured = 0, rounds = 0;
@@ -361,6 +356,5 @@ MF_TEST(spaces_of_all_sizes_end)
 
 int main(void)
 {
-    mf_draw_start();
     return mf_check_main(NULL);
 }
