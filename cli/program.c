@@ -102,7 +102,7 @@ static int run(struct mf_cli *cli, int argc, char **argv)
     int rest, code;
 
     mf_cli_common(cli, opts);
-    if (argc > 1 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))) {
+    if (argc > 1 && mf_cli_is_help(argv[1])) {
         print_help(stdout, opts, MF_ARRAY_LEN(opts));
         return MF_EXIT_OK;
     }

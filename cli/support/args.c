@@ -52,14 +52,26 @@ static int reorder(const struct mf_opt *opts, size_t n, int argc, char **argv)
     return 0;
 }
 
+bool mf_cli_is_help(const char *word)
+{
+    return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0;
+}
+
+/* Returns the length of the group in a command's name, with the space: 4 for "csv check", 0 for "show". */
+static int group_len(const struct mf_command *command)
+{
+    const char *space = strrchr(command->name, ' ');
+
+    return space ? (int)(space + 1 - command->name) : 0;
+}
+
 const struct mf_command *mf_cli_find(const struct mf_command *commands, size_t n, const char *name)
 {
     size_t best_distance = MF_MIN(strlen(name) / 2 + 1, 4); /* only smaller distances count */
     const struct mf_command *best = NULL;
 
     for (size_t i = 0; i < n; i++) {
-        const char *space = strrchr(commands[i].name, ' ');
-        const char *last = space ? space + 1 : commands[i].name;
+        const char *last = commands[i].name + group_len(&commands[i]);
         size_t d = mf_edit_distance(name, strlen(name), last, strlen(last));
 
         if (strcmp(last, name) == 0)
@@ -72,7 +84,8 @@ const struct mf_command *mf_cli_find(const struct mf_command *commands, size_t n
     if (best)
         (void)mf_cli_fail(MF_EXIT_USAGE, "unknown command '%s'; did you mean %s?", name, best->name);
     else
-        (void)mf_cli_fail(MF_EXIT_USAGE, "unknown command '%s'; moefarm --help lists the commands", name);
+        (void)mf_cli_fail(MF_EXIT_USAGE, "unknown command '%s'; moefarm %.*s--help lists the commands", name,
+                          group_len(commands), commands->name);
     return NULL;
 }
 
@@ -90,7 +103,7 @@ int mf_cli_run_group(struct mf_cli *cli, const struct mf_command *self, const st
                      size_t n, int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : "";
-    bool help = strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0;
+    bool help = mf_cli_is_help(name);
 
     if (argc > 1 && !help) {
         const struct mf_command *command = mf_cli_find(commands, n, name);

@@ -50,6 +50,8 @@ struct mf_command {
     int (*run)(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 };
 
+/* True if the word asks for help in place of a command's name. */
+bool mf_cli_is_help(const char *word);
 /* Prints one line per command. */
 void mf_cli_print_commands(FILE *out, const struct mf_command *commands, size_t n);
 /* Returns the command with this name, or NULL after a message that suggests a similar name. In the tables of

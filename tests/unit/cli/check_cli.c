@@ -33,6 +33,7 @@ static const struct {
     {{"statsu"}, 2, "unknown command 'statsu'; moefarm --help lists the commands"},
     {{"exprot"}, 2, "unknown command 'exprot'; did you mean export?"},
     {{"csv", "chekc"}, 2, "unknown command 'chekc'; did you mean csv check?"},
+    {{"csv", "frobnicate"}, 2, "unknown command 'frobnicate'; moefarm csv --help lists the commands"},
     {{"csv", "check", "--url", "http://a"}, 2, "unknown option --url"},
     {{"submit"}, 2, "missing argument; usage: moefarm submit [options] FILE"},
     {{"submit", "/nonexistent.csv"}, 2, "/nonexistent.csv: No such file"},
