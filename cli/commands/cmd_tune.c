@@ -5,7 +5,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/bench/operators.h"
 #include "cli/support/shape_arg.h"
 #include "cli/tables/config_files.h"
 #include "cli/tune/tune_input.h"
@@ -128,7 +127,7 @@ static int start_farm(struct tune *t, struct mf_cli *cli)
                                                                  .n = t->in.n_devices,
                                                                  .families = t->o.families,
                                                                  .python = t->o.python,
-                                                                 .family_py = t->o.family_py,
+                                                                 .modules = &t->o.modules,
                                                                  .aiter_dir = t->o.aiter_dir},
                                   &t->farm);
     if (code != 0)
@@ -320,28 +319,11 @@ static int tune(struct tune *t, struct mf_cli *cli, const struct mf_command *sel
     return summarise(t, &run, code != 0 ? code : sorted);
 }
 
-/* Adds the options that run AITER's own rows. modules: copy of --family-py, changed. Returns the number of
- * words, or -E2BIG. */
-static int add_operators(const struct mf_tune_options *o, char *modules, const char **words, int n, int max)
-{
-    if (o->python) {
-        words[n++] = "--python";
-        words[n++] = o->python;
-    }
-    for (char *save, *one = strtok_r(modules, ",", &save); one; one = strtok_r(NULL, ",", &save)) {
-        if (n + 2 > max)
-            return -E2BIG;
-        words[n++] = "--family-py";
-        words[n++] = one;
-    }
-    return n;
-}
-
 /* Runs --run_config like AITER's tuner. If it names a table, runs the rows of the table. Otherwise runs the
  * shapes of -i with the pipelines that production uses for shapes without a tuned row. */
 static int run_config(struct mf_cli *cli, const struct mf_command *self, const struct mf_tune_options *o)
 {
-    char rounds[32], err_ratio[32], modules[MF_TUNE_PATH_MAX];
+    char rounds[32], err_ratio[32];
     const char *words[16 + 2 * MF_OPERATORS_MAX] = {"run-config"};
     int n = 1;
 
@@ -360,10 +342,14 @@ static int run_config(struct mf_cli *cli, const struct mf_command *self, const s
         words[n++] = "--device";
         words[n++] = o->devices;
     }
-    if (mf_copy(modules, sizeof(modules), o->family_py ? o->family_py : "") < 0 ||
-        (n = add_operators(o, modules, words, n, (int)MF_ARRAY_LEN(words))) < 0)
-        return mf_cli_fail(MF_EXIT_USAGE, "--family-py: at most %d families in %d bytes", MF_OPERATORS_MAX,
-                           MF_TUNE_PATH_MAX);
+    if (o->python) {
+        words[n++] = "--python";
+        words[n++] = o->python;
+    }
+    for (int i = 0; i < o->modules.n; i++) {
+        words[n++] = "--family-py";
+        words[n++] = o->modules.names[i];
+    }
     return mf_cmd_run_config(cli, self, n, (char **)words);
 }
 

@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "cli/bench/operators.h"
 #include "cli/support/aiter_env.h"
 #include "cli/support/cli.h"
 #include "cli/support/progress.h"
@@ -25,7 +26,16 @@
 #include "common/moe/status.h"
 #include "common/table/table.h"
 
+#define MF_TUNE_PATH_MAX 3072
+
 /* ---- options ---- */
+
+/* The values of --family-py. */
+struct mf_tune_modules {
+    char text[MF_TUNE_PATH_MAX]; /* memory of `names` */
+    const char *names[MF_OPERATORS_MAX];
+    int n;
+};
 
 #define MF_TUNE_N_LATER 7
 
@@ -45,6 +55,7 @@ struct mf_tune_options {
     /* derived from the options */
     bool sorted, for_aiter;
     mf_consumers consumers;
+    struct mf_tune_modules modules;
 };
 #define MF_TUNE_N_OPTIONS 50
 /* Fills the option table. opts has room for MF_TUNE_N_OPTIONS options; *ret_n is the number used. */
@@ -84,8 +95,6 @@ void mf_tune_list_release(struct mf_tune_list *l);
 bool mf_tune_list_drop(struct mf_tune_list *l, const struct mf_shape *shape);
 
 /* ---- the state folder ---- */
-
-#define MF_TUNE_PATH_MAX 3072
 
 struct mf_tune_state {
     char folder[MF_TUNE_PATH_MAX];
@@ -136,7 +145,9 @@ struct mf_tune_farm_options {
     const char *folder; /* state folder */
     const struct mf_tune_device *devices;
     size_t n;
-    const char *families, *python, *family_py, *aiter_dir; /* options of the workers; NULL if not given */
+    /* options of the workers; NULL if not given */
+    const char *families, *python, *aiter_dir;
+    const struct mf_tune_modules *modules;
 };
 /* Starts a coordinator on loopback and one worker per device. The coordinator and the workers exit when this
  * program exits or dies. Returns the exit code. */

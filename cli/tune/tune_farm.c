@@ -20,8 +20,7 @@
 #define POLL_MS          10
 #define RESTART_DELAY_MS 1000 /* minimum time between a worker's exit and its restart */
 /* maximum restarts of a worker; a restart fails while a killed worker still holds the device */
-#define RESTARTS_MAX    10
-#define FAMILIES_PY_MAX 16 /* as of a runner */
+#define RESTARTS_MAX 10
 
 struct worker {
     struct mf_tune_child child;
@@ -32,7 +31,8 @@ struct worker {
 
 struct mf_tune_farm {
     char folder[MF_TUNE_PATH_MAX], url[64], hub[64];
-    const char *families, *python, *family_py, *aiter_dir;
+    const char *families, *python, *aiter_dir;
+    const struct mf_tune_modules *modules;
     int failed; /* exit code of the first failed check; 0 if none */
     struct mf_tune_child daemon;
     struct worker workers[MF_TUNE_DEVICES_MAX];
@@ -131,26 +131,21 @@ static int start_worker(struct mf_tune_farm *f, struct worker *w)
     for (char *p = name; *p; p++)
         *p = *p == ':' || *p == '/' ? '-' : *p;
     mf_format(w->child.log, sizeof(w->child.log), "%s/%s.log", f->folder, name);
-    const char *argv[18 + 2 * FAMILIES_PY_MAX] = {
+    const char *argv[18 + 2 * MF_OPERATORS_MAX] = {
         path, "--coordinator", f->hub, "--device", w->device.name, "--name", name, "--spool", spool};
     const struct {
         const char *name, *value;
     } options[] = {{"--families", f->families}, {"--python", f->python}, {"--aiter-dir", f->aiter_dir}};
-    char modules[MF_TUNE_PATH_MAX];
     size_t n = 9;
-    if (mf_copy(modules, sizeof(modules), f->family_py ? f->family_py : "") < 0)
-        return mf_cli_fail(MF_EXIT_USAGE, "--family-py: the list is too long");
     for (size_t i = 0; i < MF_ARRAY_LEN(options); i++) {
         if (!options[i].value)
             continue;
         argv[n++] = options[i].name;
         argv[n++] = options[i].value;
     }
-    for (char *save, *one = strtok_r(modules, ",", &save); one; one = strtok_r(NULL, ",", &save)) {
-        if (n + 3 > MF_ARRAY_LEN(argv))
-            return mf_cli_fail(MF_EXIT_USAGE, "--family-py: at most %d families", FAMILIES_PY_MAX);
+    for (int i = 0; i < f->modules->n; i++) {
         argv[n++] = "--family-py";
-        argv[n++] = one;
+        argv[n++] = f->modules->names[i];
     }
     return mf_tune_child_start(&w->child, (char *const *)argv);
 }
@@ -165,7 +160,7 @@ int mf_tune_farm_start(const struct mf_tune_farm_options *o, struct mf_tune_farm
     mf_format(f->folder, sizeof(f->folder), "%s", o->folder);
     f->families = o->families;
     f->python = o->python;
-    f->family_py = o->family_py;
+    f->modules = o->modules;
     f->aiter_dir = o->aiter_dir;
     code = start_daemon(f);
     for (size_t i = 0; i < o->n && code == 0; i++) {

@@ -198,6 +198,22 @@ static int read_consumers(struct mf_tune_options *o)
     return 0;
 }
 
+static int read_modules(struct mf_tune_options *o)
+{
+    struct mf_tune_modules *m = &o->modules;
+    bool fits = mf_copy(m->text, sizeof(m->text), o->family_py ? o->family_py : "") == 0;
+
+    m->n = 0;
+    for (char *save, *name = strtok_r(m->text, ",", &save); name && fits; name = strtok_r(NULL, ",", &save)) {
+        fits = m->n < MF_OPERATORS_MAX;
+        if (fits)
+            m->names[m->n++] = name;
+    }
+    return fits ? 0
+                : mf_cli_fail(MF_EXIT_USAGE, "--family-py '%.200s': expected at most %d names in %d bytes",
+                              o->family_py, MF_OPERATORS_MAX, MF_TUNE_PATH_MAX - 1);
+}
+
 int mf_tune_check(struct mf_tune_options *o)
 {
     const struct mf_batch_option *err_ratio = mf_batch_option_find("err_ratio");
@@ -216,6 +232,8 @@ int mf_tune_check(struct mf_tune_options *o)
         return mf_cli_fail(MF_EXIT_USAGE, "--min_improvement_pct %g: expected a number from 0 to below 100",
                            o->min_improvement_pct);
     code = read_consumers(o);
+    if (code == 0)
+        code = read_modules(o);
     if (code == 0)
         code = mf_aiter_env_read("tune", &o->env);
     if (code != 0)

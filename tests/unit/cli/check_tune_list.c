@@ -124,6 +124,9 @@ static const struct {
     {{"--consumer", "vllm"},                    true,  "--consumer 'vllm': expected moefarm or aiter"},
     {{"--consumer", "aiter,hf"},                true,  "--consumer 'aiter,hf': expected moefarm or aiter"},
     {{"--consumer", "vllm,aiter,any,sglang"},   false, ""},
+    {{"--family-py", "a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,,p,"}, false, ""},
+    {{"--family-py", "a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q"}, true,
+     "--family-py 'a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q': expected at most 16 names"},
     {{"-o", ":b.csv"},                          true,  "-o: no table to write"},
 };
 /* clang-format on */
