@@ -4,26 +4,12 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/json.h"
-#include "kernels/core/device.h"
+#include "support/cpu_device.h"
 #include "support/mf_check.h"
 #include "support/run_moefarm.h"
 #include "support/tuned_table.h"
 
 #define LAYER "256,128,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
-
-static char class_text[MF_DEVICE_CLASS_TEXT_MAX];
-
-/* Runs in the process of each test, because the threads of a device do not survive fork(). */
-static void find_class(void)
-{
-    struct mf_device *device;
-    char why[320] = "";
-
-    ck_assert_msg(mf_device_open("cpu:0", why, sizeof(why), &device) == 0, "%s", why);
-    mf_format(class_text, sizeof(class_text), "%s,%d", device->info.class.gfx, device->info.class.cu_num);
-    mf_device_close(device);
-    make_folder();
-}
 
 struct cell {
     int token;

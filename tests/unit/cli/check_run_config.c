@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "kernels/core/device.h"
 #include "kernels/core/family.h"
+#include "support/cpu_device.h"
 #include "support/mf_check.h"
 #include "support/run_moefarm.h"
 #include "support/tuned_table.h"
@@ -53,17 +53,14 @@ static int record_step(struct mf_offer *o, const struct mf_step *step)
 
 static char pipeline[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX],
     alternating[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX], chain[4 * (MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX)],
-    class_text[MF_DEVICE_CLASS_TEXT_MAX], model_text[128];
+    model_text[128];
 
-/* Runs in the process of each test, because the threads of a device do not survive fork(). */
 static void find_pipeline(void)
 {
-    struct mf_device *device;
+    struct mf_device *device = open_cpu();
     struct mf_shape shape;
     struct finder f = {.offer = {record_step, mf_offer_ignore_rejection}};
-    char why[320] = "";
 
-    ck_assert_msg(mf_device_open("cpu:0", why, sizeof(why), &device) == 0, "%s", why);
     ck_assert_int_eq(mf_shape_parse(SHAPE, &shape), 0);
     f.all = mf_layer_ops(&shape);
     ck_assert_int_eq(mf_enumerate(&device->info, &shape, NULL, &f.offer), 0);
@@ -72,7 +69,6 @@ static void find_pipeline(void)
     mf_format(pipeline, sizeof(pipeline), "%s", f.name);
     mf_format(alternating, sizeof(alternating), "%s", f.alternating);
     mf_format(chain, sizeof(chain), "%s|%s|%s|%s", f.chain[0], f.chain[1], f.chain[2], f.chain[3]);
-    mf_format(class_text, sizeof(class_text), "%s,%d", device->info.class.gfx, device->info.class.cu_num);
     mf_format(model_text, sizeof(model_text), "%s", device->info.model);
     mf_device_close(device);
     make_folder();
@@ -169,12 +165,10 @@ MF_TEST(says_that_a_time_is_unstable)
 /* A row of a foreign family is skipped and reported. The other rows run. */
 MF_TEST(skips_foreign_rows)
 {
-    char text[4096] = TABLE_HEADER;
     struct ran r;
 
-    add_row(text, sizeof(text), class_text, SHAPE, "1000.0", pipeline, "");
-    add_row(text, sizeof(text), class_text, "5," LAYER, "1.0", "python:layer", "");
-    text_file_write(in_folder("table.csv"), text);
+    write_rows(in_folder("table.csv"), class_text,
+               TUNED({SHAPE, "1000.0", pipeline}, {"5," LAYER, "1.0", "python:layer"}));
     r = moefarm("", "run-config", "--slack", "1000", in_folder("table.csv"), NULL);
     assert_code(r, 0);
     assert_says(r.err, "table.csv:3: skipped: ");
@@ -256,14 +250,11 @@ MF_TEST(another_model)
  * stop the other rows. */
 MF_TEST(known_verdicts)
 {
-    char text[4096] = TABLE_HEADER;
     struct ran r;
 
-    add_row(text, sizeof(text), class_text, "4," LAYER, "1000.0", "rows:right", "");
-    add_row(text, sizeof(text), class_text, "8," LAYER, "1000.0", "rows:wrong", "");
-    add_row(text, sizeof(text), class_text, "16," LAYER, "0.001", "rows:right", "");
-    add_row(text, sizeof(text), class_text, "32," LAYER, "1000.0", "rows:gone", "");
-    text_file_write(in_folder("table.csv"), text);
+    write_rows(in_folder("table.csv"), class_text,
+               TUNED({"4," LAYER, "1000.0", "rows:right"}, {"8," LAYER, "1000.0", "rows:wrong"},
+                     {"16," LAYER, "0.001", "rows:right"}, {"32," LAYER, "1000.0", "rows:gone"}));
     r = moefarm("", "run-config", "--slack", "1000", in_folder("table.csv"), "--rounds", "3", "--family-so",
                 ROWS_SO, NULL);
     assert_code(r, 1);

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "kernels/core/device.h"
+#include "support/cpu_device.h"
 #include "support/mf_check.h"
 #include "support/run_moefarm.h"
 #include "support/tuned_table.h"
@@ -16,18 +16,7 @@
 #define SLACK    "--slack", "1e6", "--rounds", "3"
 #define OPERATOR "--python", PYTHON, "--family-py", FAMILIES
 
-static char class_text[MF_DEVICE_CLASS_TEXT_MAX];
-
-static void find_class(void)
-{
-    struct mf_device *device;
-    char why[320] = "";
-
-    ck_assert_msg(mf_device_open("cpu:0", why, sizeof(why), &device) == 0, "%s", why);
-    mf_format(class_text, sizeof(class_text), "%s,%d", device->info.class.gfx, device->info.class.cu_num);
-    mf_device_close(device);
-    make_folder();
-}
+#define RUN_CONFIG(...) moefarm("", "run-config", __VA_ARGS__, SLACK, OPERATOR, NULL)
 
 /* Writes a file. The path that is returned outlives the next commands, unlike in_folder(). */
 static const char *write_file(const char *name, const char *text)
@@ -70,7 +59,7 @@ MF_TEST(rows_of_aiter)
     add_aiter(text, sizeof(text), "16," LAYER, "0.0001", "one", "two");
     add_aiter(text, sizeof(text), "32," LAYER, "1000.0", "refuse", "two");
     text_file_write(in_folder("table.csv"), text);
-    r = moefarm("", "run-config", in_folder("table.csv"), SLACK, OPERATOR, NULL);
+    r = RUN_CONFIG(in_folder("table.csv"));
     assert_code(r, 1);
     assert_says(r.out, "OK       T4 H64");
     assert_says(r.out, "aiter:one|aiter:two block_m=16 ksplit=0\n");
@@ -90,7 +79,7 @@ MF_TEST(rows_of_aiter)
 MF_TEST(json)
 {
     const char *file = table("table.csv", "one", "two");
-    struct ran r = moefarm("", "run-config", file, SLACK, OPERATOR, "--json", NULL);
+    struct ran r = RUN_CONFIG(file, "--json");
 
     assert_code(r, 0);
     ck_assert_int_eq(r.out[0], '[');
@@ -102,13 +91,9 @@ MF_TEST(json)
 /* A table with rows of AITER and of moefarm, whose pipeline is that of a Python family. */
 MF_TEST(mixed_table)
 {
-    char text[4096] = TABLE_HEADER;
-    struct ran r;
-
-    add_row(text, sizeof(text), class_text, "4," LAYER, "1000.0", "steps:py_layer", "");
-    add_row(text, sizeof(text), class_text, "8," LAYER, "1000.0", "", "");
-    text_file_write(in_folder("table.csv"), text);
-    r = moefarm("", "run-config", in_folder("table.csv"), SLACK, OPERATOR, NULL);
+    write_rows(in_folder("table.csv"), class_text,
+               TUNED({"4," LAYER, "1000.0", "steps:py_layer"}, {"8," LAYER, "1000.0", ""}));
+    struct ran r = RUN_CONFIG(in_folder("table.csv"));
     assert_code(r, 0);
     assert_says(r.out, "OK       T4 H64");
     assert_says(r.out, "OK       T8 H64");
@@ -130,7 +115,7 @@ MF_TEST(misspelt_row)
               "4,64,32,4,2,ActivationType.Silu,dtypes.bf16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
               "1000.0", "one", "two");
     text_file_write(in_folder("table.csv"), text);
-    r = moefarm("", "run-config", in_folder("table.csv"), SLACK, OPERATOR, NULL);
+    r = RUN_CONFIG(in_folder("table.csv"));
     assert_code(r, 1);
     assert_says(r.out, "REFUSED  T4 H64");
     assert_says(r.out, "AITER never matches the row");
@@ -139,7 +124,7 @@ MF_TEST(misspelt_row)
 /* The command says which row ran when the interpreter died. */
 MF_TEST(crash)
 {
-    struct ran r = moefarm("", "run-config", table("table.csv", "crash", "two"), SLACK, OPERATOR, NULL);
+    struct ran r = RUN_CONFIG(table("table.csv", "crash", "two"));
 
     assert_code(r, 1);
     assert_says(r.err, "the interpreter /usr/bin/python3 ended with signal 11 (Segmentation fault)");
@@ -184,7 +169,7 @@ MF_TEST(run_config_of_tune)
 MF_TEST(entries_of_vllm)
 {
     const char *file = write_file(VLLM_NAME, "{\"1\": " CONFIG("16", "3") ", \"8\": " CONFIG("32", "9") "}");
-    struct ran r = moefarm("", "run-config", file, SLACK, PLAIN, OPERATOR, NULL);
+    struct ran r = RUN_CONFIG(file, PLAIN);
 
     assert_code(r, 1);
     assert_says(r.out, "OK       T1 H64 I32 E4 k2 bf16");
@@ -206,12 +191,11 @@ MF_TEST(entries_of_sglang)
 {
     const char *file = write_file(SGLANG_NAME ".json", "{\"1\": " CONFIG("16", "3") "}");
     (void)write_file(SGLANG_NAME "_down.json", "{\"4\": " CONFIG("16", "5") "}");
-    struct ran r = moefarm("", "run-config", file, SLACK, PLAIN, OPERATOR, "--format", "sglang", NULL);
+    struct ran r = RUN_CONFIG(file, PLAIN, "--format", "sglang");
 
     assert_code(r, 0);
     assert_says(r.out, "sglang:triton_m16_n64_k64_g1_w4_s3-down_m16_n64_k64_g1_w4_s5\n");
-    r = moefarm("", "run-config", in_folder(SGLANG_NAME "_down.json"), SLACK, PLAIN, OPERATOR, "--format",
-                "sglang", NULL);
+    r = RUN_CONFIG(in_folder(SGLANG_NAME "_down.json"), PLAIN, "--format", "sglang");
     assert_code(r, 2);
     assert_says(r.err, "the file is for the second GEMM only");
     (void)unlink(in_folder(SGLANG_NAME "_down.json"));
@@ -251,8 +235,7 @@ MF_TEST(layer_of_a_model)
 {
     const char *name = "E=128,N=96,device_name=NVIDIA_H200.json";
     const char *file = write_file(name, "{\"1\": " CONFIG("16", "9") "}");
-    struct ran r =
-        moefarm("", "run-config", file, SLACK, OPERATOR, "--model", "qwen3-30b-a3b", "--tp", "8", NULL);
+    struct ran r = RUN_CONFIG(file, "--model", "qwen3-30b-a3b", "--tp", "8");
 
     (void)unlink(in_folder(name));
     assert_code(r, 1);

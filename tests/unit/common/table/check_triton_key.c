@@ -7,6 +7,7 @@
 
 #define VLLM   MF_FRAMEWORK_VLLM
 #define SGLANG MF_FRAMEWORK_SGLANG
+#define H200   "NVIDIA H200"
 #define MI300X "AMD Instinct MI300X"
 #define MI350X "AMD Instinct MI350X"
 
@@ -17,50 +18,48 @@ static const struct {
     int tp, ep, fused_shared;
     const char *device, *path;
 } files[] = {
-    {VLLM, "mixtral-8x7b",         2, 1, 0, "NVIDIA H200",     "E=8,N=7168,device_name=NVIDIA_H200.json"},
-    {VLLM, "mixtral-8x22b",        4, 1, 0, MI300X,
-     "E=8,N=4096,device_name=AMD_Instinct_MI300X.json"},
-    {VLLM, "deepseek-v3",          8, 1, 0, "NVIDIA H200",
+    {VLLM, "mixtral-8x7b",         2, 1, 0, H200, "E=8,N=7168,device_name=NVIDIA_H200.json"},
+    {VLLM, "mixtral-8x22b",        4, 1, 0, MI300X, "E=8,N=4096,device_name=AMD_Instinct_MI300X.json"},
+    {VLLM, "deepseek-v3",          8, 1, 0, H200,
      "E=256,N=256,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json"},
     {VLLM, "deepseek-v3",          8, 1, 0, MI300X,
      "E=256,N=256,device_name=AMD_Instinct_MI300X,dtype=fp8_w8a8,block_shape=[128,128].json"},
-    {VLLM, "deepseek-v3",          1, 8, 0, "NVIDIA H200",
+    {VLLM, "deepseek-v3",          1, 8, 0, H200,
      "E=32,N=2048,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json"},
-    {VLLM, "kimi-k2",             16, 1, 0, "NVIDIA H200",
+    {VLLM, "kimi-k2",             16, 1, 0, H200,
      "E=384,N=128,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json"},
     {VLLM, "kimi-k2-thinking",     8, 1, 0, MI350X,
      "E=384,N=256,device_name=AMD_Instinct_MI350X,dtype=int4_w4a16.json"},
     {VLLM, "qwen3-30b-a3b",        1, 1, 0, "NVIDIA H200 NVL", "E=128,N=768,device_name=NVIDIA_H200.json"},
-    {VLLM, "qwen3-235b-a22b-fp8",  4, 1, 0, "NVIDIA H200",
+    {VLLM, "qwen3-235b-a22b-fp8",  4, 1, 0, H200,
      "E=128,N=384,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json"},
     {VLLM, "qwen3-coder-480b-a35b-fp8", 1, 8, 0, "NVIDIA H20-3e",
      "E=20,N=2560,device_name=NVIDIA_H20-3e,dtype=fp8_w8a8,block_shape=[128,128].json"},
-    {VLLM, "glm-4.7-fp8",          8, 1, 0, "NVIDIA H200",
-     "E=160,N=192,device_name=NVIDIA_H200,dtype=fp8_w8a8.json"},
-    {VLLM, "qwen3-next-80b-a3b",   2, 1, 0, "NVIDIA H200",     "E=512,N=256,device_name=NVIDIA_H200.json"},
-    {SGLANG, "mixtral-8x7b",       2, 1, 0, "NVIDIA H200",
+    {VLLM, "glm-4.7-fp8",          8, 1, 0, H200, "E=160,N=192,device_name=NVIDIA_H200,dtype=fp8_w8a8.json"},
+    {VLLM, "qwen3-next-80b-a3b",   2, 1, 0, H200, "E=512,N=256,device_name=NVIDIA_H200.json"},
+    {SGLANG, "mixtral-8x7b",       2, 1, 0, H200,
      "configs/triton_3_1_0/E=8,N=7168,device_name=NVIDIA_H200.json"},
-    {SGLANG, "qwen3-30b-a3b",      4, 1, 0, "NVIDIA H200",
+    {SGLANG, "qwen3-30b-a3b",      4, 1, 0, H200,
      "configs/triton_3_2_0/E=128,N=192,device_name=NVIDIA_H200.json"},
-    {SGLANG, "qwen3-30b-a3b",      1, 1, 0, "NVIDIA H200",
+    {SGLANG, "qwen3-30b-a3b",      1, 1, 0, H200,
      "configs/triton_3_6_0/E=128,N=768,device_name=NVIDIA_H200.json"},
-    {SGLANG, "qwen3-235b-a22b-fp8", 4, 1, 0, "NVIDIA H200",
+    {SGLANG, "qwen3-235b-a22b-fp8", 4, 1, 0, H200,
      "configs/triton_3_2_0/E=128,N=384,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128, 128].json"},
-    {SGLANG, "deepseek-v3",        8, 1, 1, "NVIDIA H200",
+    {SGLANG, "deepseek-v3",        8, 1, 1, H200,
      "configs/triton_3_5_1/E=257,N=256,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128, 128].json"},
-    {SGLANG, "deepseek-v3",        8, 1, 0, "NVIDIA H200",
+    {SGLANG, "deepseek-v3",        8, 1, 0, H200,
      "configs/triton_3_1_0/E=256,N=256,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128, 128].json"},
-    {SGLANG, "kimi-k2",           16, 1, 1, "NVIDIA H200",
+    {SGLANG, "kimi-k2",           16, 1, 1, H200,
      "configs/triton_3_3_1/E=385,N=128,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128, 128].json"},
     {SGLANG, "kimi-k2-thinking",   4, 1, 0, MI350X,
      "configs/triton_3_4_0/E=384,N=256,device_name=AMD_Instinct_MI350X,dtype=int4_w4a16.json"},
-    {SGLANG, "glm-4.7-fp8",        8, 1, 1, "NVIDIA H200",
+    {SGLANG, "glm-4.7-fp8",        8, 1, 1, H200,
      "configs/triton_3_5_1/E=161,N=192,device_name=NVIDIA_H200,dtype=fp8_w8a8,per_channel_quant=True.json"},
-    {SGLANG, "glm-4.7-fp8",        1, 4, 0, "NVIDIA H200",
+    {SGLANG, "glm-4.7-fp8",        1, 4, 0, H200,
      "configs/triton_3_5_1/E=40,N=1536,device_name=NVIDIA_H200,dtype=fp8_w8a8,per_channel_quant=True.json"},
-    {SGLANG, "glm-4.7",            1, 8, 0, "NVIDIA H200",
+    {SGLANG, "glm-4.7",            1, 8, 0, H200,
      "configs/triton_3_5_1/E=20,N=1536,device_name=NVIDIA_H200.json"},
-    {SGLANG, "gemma-4-26b-a4b",    1, 1, 0, "NVIDIA H200",
+    {SGLANG, "gemma-4-26b-a4b",    1, 1, 0, H200,
      "configs/triton_3_6_0/E=128,N=704,device_name=NVIDIA_H200.json"},
 };
 /* clang-format on */
@@ -152,9 +151,6 @@ static const struct {
     {"triton 3.6", NULL},      {"NVRTC 12.8", NULL},
     {"tritonx 1.2.3 triton 1.2.3", "1.2.3"}, {"0123456789abcdef-triton3.6.0", "3.6.0"},
 };
-/* clang-format on */
-
-/* clang-format off */
 static const struct {
     const char *text;
     bool ok;
