@@ -48,7 +48,7 @@ static cJSON *row_json(const struct mf_table_row *t)
     return mf_aiter_row_json(&t->class, &t->shape, &row);
 }
 
-/* Everything of the row that changes what fused_moe runs, because `compare` does not measure rows with equal
+/* Prints everything that changes what fused_moe runs, because `compare` does not measure rows with equal
  * names. */
 static char *print_names(const struct mf_table_row *t)
 {

@@ -40,7 +40,7 @@ void mf_bench_layer_opts(struct mf_bench_layer *o, struct mf_opt opts[MF_BENCH_L
                               .value = &o->layer,
                               .argument = "COLUMNS",
                               .help = "layer of a JSON file without --model: model_dim=7168,topk=8; other "
-                                      "columns replace what the file's name says"};
+                                      "columns override the file's name"};
 }
 
 /* ---- from the name of the file ---- */
@@ -95,6 +95,14 @@ static int apply_pattern(const char *text, struct mf_shape *layer, struct mf_sha
     return 0;
 }
 
+static int refuse_column(const struct mf_shape *layer, const char *column, const char *expected)
+{
+    char value[MF_SHAPE_FORM_MAX] = "";
+
+    (void)mf_shape_get(layer, column, value, sizeof(value));
+    return mf_cli_fail(MF_EXIT_USAGE, "--layer: %s=%s: expected %s", column, value, expected);
+}
+
 static int read_layer(const struct mf_bench_layer *o, const struct mf_triton_file *file, const char *gfx,
                       struct mf_shape *ret)
 {
@@ -117,13 +125,13 @@ static int read_layer(const struct mf_bench_layer *o, const struct mf_triton_fil
                            " with block_shape [128, 128] or none",
                            file->path, file->key.dtype);
     if (mf_shape_check(ret, &column, &expected) < 0)
-        return mf_cli_fail(MF_EXIT_USAGE, "--layer: %s: expected %s", column, expected);
+        return refuse_column(ret, column, expected);
     return 0;
 }
 
 /* ---- from a model ---- */
 
-/* Fails if the layer does not read the file, apart from the device. */
+/* Fails if the framework looks up another file for the layer. Ignores the device. */
 static int check_key(const struct mf_bench_layer *o, const struct mf_triton_file *file,
                      const struct mf_shape *layer)
 {

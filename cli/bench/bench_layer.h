@@ -20,7 +20,7 @@ struct mf_bench_layer {
 #define MF_BENCH_LAYER_OPTS 5
 void mf_bench_layer_opts(struct mf_bench_layer *o, struct mf_opt opts[MF_BENCH_LAYER_OPTS]);
 
-/* Computes the layer, with token count 1, on a device with architecture gfx. Fails if the name of the file
- * and the options contradict each other, or do not say everything. */
+/* Computes the layer, with token count 1, on a device with architecture gfx. Fails if the file's
+ * name and the options contradict each other or do not determine the layer. */
 int mf_bench_layer_read(const struct mf_bench_layer *o, const struct mf_triton_file *file, const char *gfx,
                         struct mf_shape *ret);

@@ -149,7 +149,7 @@ int mf_bench_row_operate(const struct mf_bench *b, const char *family, const cJS
     return r == 0 ? open_pipeline(b, row) : out_of_memory();
 }
 
-/* The values of the options, or else those with which the row was tuned. */
+/* Options take precedence over the values with which the row was tuned. */
 int mf_bench_row_provenance(const struct mf_bench *b, const struct mf_table_row *t, struct mf_bench_row *row)
 {
     const struct mf_bench_options *o = &b->options;
@@ -250,7 +250,7 @@ static int open_own(struct mf_bench_rows *r, const struct mf_bench *b, const str
     return code;
 }
 
-/* Adds AITER's own rows, or says which interpreter runs them. */
+/* Adds AITER's own rows. If family `aiter` is not loaded, warns that they need an interpreter. */
 static int add_aiter(struct mf_bench_rows *r, const struct mf_bench *b, const struct mf_table *table,
                      const char *path)
 {

@@ -74,7 +74,7 @@ void mf_bench_rows_close(struct mf_bench_rows *r);
 
 /* ---- for bench_aiter.c and bench_triton.c ---- */
 
-/* Number of rows of the device's class without a pipeline, which are AITER's. */
+/* Returns the number of AITER's own rows: those of the device's class without a pipeline. */
 size_t mf_bench_aiter_count(const struct mf_bench *b, const struct mf_table *t);
 /* Appends these rows to r, which has room for them. */
 int mf_bench_aiter_add(struct mf_bench_rows *r, const struct mf_bench *b, const struct mf_table *t);

@@ -44,10 +44,13 @@ static int read_text(const char *path, const struct mf_buf *text, const enum mf_
                            "%s: the name is not that of a configuration file; expected "
                            "E=…,N=…,device_name=….json",
                            path);
-    return (*ret)->n_entries > 0 ? 0 : mf_cli_fail(MF_EXIT_USAGE, "%s: the file has no entry", path);
+    return (*ret)->n_entries > 0
+               ? 0
+               : mf_cli_fail(MF_EXIT_USAGE, "%s: the file has no entry; add one per token count", path);
 }
 
-/* Reads a file, as one of the framework whose family is loaded if the other family is not. */
+/* Reads a file of the framework that --format names. Without --format, guesses the framework from the
+ * content; if only the other framework's family is loaded, reads the file as one of that framework. */
 static int read_file(const struct mf_bench *b, const char *path, const struct mf_buf *text,
                      struct mf_triton_file **ret)
 {
@@ -82,7 +85,8 @@ static int check_family(const struct mf_bench *b, const struct mf_triton_file *f
                        file->path, mf_framework_title(file->framework), family, family);
 }
 
-/* Reads the file for the second GEMM beside SGLang's file for the first. *ret is NULL if there is none. */
+/* Reads SGLang's file for the second GEMM, which has the same name with the suffix "_down". Sets *ret to NULL
+ * if the file does not exist. */
 static int read_down(const struct mf_triton_file *file, struct mf_triton_file **ret)
 {
     static const char ending[] = ".json";
@@ -97,8 +101,8 @@ static int read_down(const struct mf_triton_file *file, struct mf_triton_file **
         return 0;
     if (file->key.down)
         return mf_cli_fail(MF_EXIT_USAGE,
-                           "%s: the file is for the second GEMM only; name the file without _down, and "
-                           "this file is read as well",
+                           "%s: the file is for the second GEMM only; name the file without _down, which "
+                           "also reads this one",
                            file->path);
     mf_format(path, sizeof(path), "%.*s_down%s", (int)stem, file->path, ending);
     r = mf_table_file_text(path, &text, why);

@@ -19,8 +19,7 @@
 struct mf_operators {
     struct mf_family_set families;
     /* Returns a step for the whole layer that runs a row of the framework's table. json: the row, an object.
-     * Returns -ENOENT if there is no such family, -EINVAL if the farm cannot describe the layer, or -ENOMEM.
-     */
+     * -ENOENT: unknown family; -EINVAL: Python families cannot describe the layer; -ENOMEM. */
     int (*add_row)(const char *family, const struct mf_shape *shape, const char *json, struct mf_step *ret);
 };
 
@@ -33,9 +32,9 @@ struct mf_operators_options {
 void mf_operators_opts(struct mf_operators_options *o, struct mf_opt opts[MF_OPERATORS_OPTS]);
 
 struct mf_cli;
-/* If an interpreter is given and this process is not yet in one: runs the whole command in it and returns
- * true; *ret_code is the exit code. Also returns true, after a message, if that fails. Otherwise returns
- * false. */
+/* Runs the whole command in the interpreter that the options name, and returns true with the exit code in
+ * *ret_code. If the interpreter cannot start, prints a message and also returns true. Returns false if the
+ * options name no interpreter, or if this process already runs in one. */
 bool mf_operators_run(const struct mf_cli *cli, const struct mf_operators_options *o, const char *device,
                       int *ret_code);
 /* True if one of the families has this name. `operators` may be NULL. */

@@ -7,7 +7,7 @@
 #include "cli/program.h"
 #include "worker/runner/python_family.h"
 
-/* The families of this process. Python has no other place for them: the interface passes no pointers. */
+/* The families of this process. Global, because the interface passes no pointers to Python. */
 static struct {
     struct mf_python_family *families[MF_OPERATORS_MAX];
     const struct mf_family *set[MF_OPERATORS_MAX];
@@ -31,7 +31,7 @@ int moefarm_cli_add_family(const char *name, const char *device, int supports_ep
                                                .id = (int64_t)library.n,
                                                .callbacks = callbacks};
     if (library.n == MF_OPERATORS_MAX) {
-        (void)snprintf(why, why_cap, "at most %d Python families", MF_OPERATORS_MAX);
+        (void)snprintf(why, why_cap, "expected at most %d Python families", MF_OPERATORS_MAX);
         return -E2BIG;
     }
     int r = mf_python_family_new(&o, why, why_cap, &library.families[library.n]);

@@ -20,8 +20,11 @@ int mf_merge_set_read(const char *list, struct mf_merge_set *set)
         char path[4096], why[MF_REASON_MAX] = "";
 
         if (len >= sizeof(path) || set->n == MF_MERGE_SET_MAX)
-            return mf_cli_fail(MF_EXIT_USAGE, "--set: at most %d files, separated by commas",
-                               MF_MERGE_SET_MAX);
+            return mf_cli_fail(
+                MF_EXIT_USAGE,
+                "--set '%.200s': expected at most %d paths of at most %zu bytes each, separated by "
+                "commas",
+                list, MF_MERGE_SET_MAX, sizeof(path) - 1);
         memcpy(path, list, len);
         path[len] = '\0';
         if (len > 0 && mf_table_file_read(path, &set->tables[set->n], why) < 0)

@@ -105,14 +105,14 @@ void mf_tune_options(struct mf_tune_options *o, struct mf_opt *opts, size_t *ret
         {"state",               MF_OPT_TEXT,     &o->state,         "DIR",
          "state folder, with the private farm's database (default: FILE.moefarm next to the table)", 0, 0},
         {"consumer",            MF_OPT_TEXT,     &o->consumer,      "LIST",
-         "consumers, comma-separated: moefarm, or aiter for rows and keys that AITER dispatches, for the "
-         "table; also vllm and sglang, whose files are written to TABLE.vllm and TABLE.sglang", 0, 0},
+         "consumers, comma-separated: moefarm, or aiter for a table that AITER reads; vllm and sglang also "
+         "write their files to TABLE.vllm and TABLE.sglang", 0, 0},
         {"routing",             MF_OPT_TEXT,     &o->routing,       "PROFILE",
          "routing profile, as for moefarm submit (default: uniform)", 0, 0},
         {"topk",                MF_OPT_INT,      &o->topk,          "N",
          "finalists per race", (int64_t)topk->min, (int64_t)topk->max},
         {"time-budget",         MF_OPT_INT,      &o->time_budget_s, "S",
-         "seconds to spend on the candidates of a shape: a search selects a part; 0 measures all",
+         "seconds to spend on a shape's candidates: a search selects which ones to measure; 0 measures all",
          (int64_t)budget->min, (int64_t)budget->max},
         {"compat",              MF_OPT_BOOL,     &o->compat,        NULL,
          "also rank by AITER's additive rule and print its winners next to the race's", 0, 0},
@@ -190,8 +190,8 @@ static int read_consumers(struct mf_tune_options *o)
         i++;
     if (i == batch.n_consumers)
         return mf_cli_fail(MF_EXIT_USAGE,
-                           "--consumer '%s': expected moefarm or aiter, whose rows the table gets, and "
-                           "optionally vllm, sglang and any, separated by commas",
+                           "--consumer '%s': expected moefarm or aiter for the table, and optionally vllm, "
+                           "sglang and any, separated by commas",
                            o->consumer);
     o->for_aiter = batch.consumers[i] == MF_CONSUMER_AITER;
     o->consumers = mf_batch_consumers(&batch);

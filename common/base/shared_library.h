@@ -1,4 +1,4 @@
-/* Optional shared libraries: loaded at their first use, so that programs also start where they are missing.
+/* Optional shared libraries: loaded at their first use, so that programs start without them.
  *
  *     #define CALLS(X) X(curl_, easy_init) X(curl_, easy_reset)
  *     static struct { CALLS(MF_FUNCTION_POINTER) } curl;
@@ -18,6 +18,6 @@
 
 /* Loads `file` by the dynamic linker's rules and writes the addresses of the n functions to `calls`, a struct
  * of function pointers in the same order. The functions may also be those of a library that `file` needs. The
- * library is never unloaded, because it may have started threads. -ENOENT: there is no such library, or it
+ * library is never unloaded, because it may have started threads. -ENOENT: the library is missing, or it
  * lacks a function; `calls` is unchanged. Thread-safe for different `calls`. */
 int mf_shared_library_load(const char *file, const char *const *functions, size_t n, void *calls);

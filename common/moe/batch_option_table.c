@@ -190,8 +190,8 @@ static const struct mf_batch_option table[] = {
      .initial = "0",
      .argument = "S",
      .summary =
-         "seconds that workers may spend on the candidates of a task, of which a search then selects a "
-         "part; 0 measures all",
+         "seconds that workers may spend on a task's candidates: a search selects which ones to measure; 0 "
+         "measures all",
      .if_changed = true},
     {.name = "routing",
      .type = MF_OPTION_ROUTING,

@@ -37,7 +37,7 @@ struct mf_batch_options {
     int64_t topk;        /* finalists: the K cheapest pipelines */
     double err_ratio;    /* AITER's maximum mismatch ratio */
     int64_t time_cap_ms; /* time limit per step */
-    /* seconds that workers may spend on a task's probes; 0: all candidates are measured */
+    /* seconds that workers may spend on a task's probes; 0: measure all candidates */
     int64_t time_budget;
     struct mf_routing routing;
     enum mf_search search;

@@ -9,7 +9,7 @@
 #include "common/moe/shape.h"
 #include "common/moe/step.h"
 
-/* What the row needs to know about a step; as in struct mf_step. */
+/* The members of struct mf_step that the row depends on. */
 struct mf_aiter_step {
     const char *name;
     mf_ops covers;

@@ -209,7 +209,7 @@ static const struct {
     {VLLM_NAME, NULL, NULL, "does not contain the hidden size and topk; give --model MODEL, or --layer"},
     {VLLM_NAME, "--layer", "model_dim=64", "does not contain the hidden size and topk"},
     {VLLM_NAME, "--layer", "hidden=64", "--layer: "},
-    {VLLM_NAME, "--layer", "model_dim=64,topk=9", "--layer: topk: expected"},
+    {VLLM_NAME, "--layer", "model_dim=64,topk=9", "--layer: topk=9: expected"},
     {VLLM_NAME, "--model", "qwen3-30b-a3b", "with --tp 1 --ep 1 never reads this file, but E=128,N=768,"},
     {VLLM_NAME, "--model", "no-such-model", "neither a known model nor a config.json"},
     {VLLM_NAME, "--format", "csv", "--format 'csv': expected vllm or sglang"},
