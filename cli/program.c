@@ -131,7 +131,7 @@ int mf_program_run(int argc, char **argv, const struct mf_operators *operators)
     int code;
 
     if (!given)
-        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+        return mf_cli_out_of_memory();
     memcpy(given, argv, (size_t)argc * sizeof(*given));
     cli.to_terminal = isatty(STDOUT_FILENO);
     cli.utf8 = locale_is_utf8();

@@ -62,11 +62,6 @@ static char *print_names(const struct mf_table_row *t)
     return strdup(text);
 }
 
-static int out_of_memory(void)
-{
-    return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
-}
-
 static int open_row(const struct mf_bench *b, const struct mf_table *table, const struct mf_table_row *t,
                     struct mf_bench_row *row)
 {
@@ -74,7 +69,7 @@ static int open_row(const struct mf_bench *b, const struct mf_table *table, cons
     char reason[MF_REASON_MAX];
 
     if (!json)
-        return out_of_memory();
+        return mf_cli_out_of_memory();
     if (t->variant) {
         mf_format(reason, sizeof(reason), "has columns of a newer AITER: %s", t->variant);
         return mf_bench_row_refuse(row, reason);
@@ -96,7 +91,7 @@ static int add_row(struct mf_bench_rows *r, const struct mf_bench *b, const stru
     row->chosen = print_names(t);
     row->names = row->chosen;
     if (!row->chosen)
-        return out_of_memory();
+        return mf_cli_out_of_memory();
     code = mf_bench_row_provenance(b, NULL, row);
     return code != 0 ? code : open_row(b, table, t, row);
 }

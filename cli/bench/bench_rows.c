@@ -52,11 +52,6 @@ void mf_bench_opts(struct mf_bench_options *o, struct mf_opt opts[MF_BENCH_OPTS]
     mf_bench_layer_opts(&o->layer, opts + N_OWN_OPTS + MF_OPERATORS_OPTS);
 }
 
-static int out_of_memory(void)
-{
-    return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
-}
-
 static int load_families(struct mf_bench *b)
 {
     char files[FAMILY_SO_CAP], why[MF_REASON_MAX] = "";
@@ -81,7 +76,7 @@ static int collect_families(struct mf_bench *b)
 
     b->families = calloc(b->plugins.n + n_python + 1, sizeof(const struct mf_family *));
     if (!b->families)
-        return out_of_memory();
+        return mf_cli_out_of_memory();
     for (size_t i = 0; i < b->plugins.n; i++)
         b->families[n++] = b->plugins.families[i];
     for (size_t i = 0; i < n_python; i++)
@@ -117,7 +112,7 @@ void mf_bench_close(struct mf_bench *b)
 int mf_bench_row_refuse(struct mf_bench_row *row, const char *why)
 {
     row->refused = strdup(why);
-    return row->refused ? 0 : out_of_memory();
+    return row->refused ? 0 : mf_cli_out_of_memory();
 }
 
 /* Opens the row's pipeline. If that fails, marks this row as refused, so that the other rows still run. */
@@ -130,7 +125,7 @@ static int open_pipeline(const struct mf_bench *b, struct mf_bench_row *row)
                                          &row->pipeline);
 
     if (r == -ENOMEM)
-        return out_of_memory();
+        return mf_cli_out_of_memory();
     return r < 0 ? mf_bench_row_refuse(row, why) : 0;
 }
 
@@ -146,7 +141,7 @@ int mf_bench_row_operate(const struct mf_bench *b, const char *family, const cJS
 
     if (r == -EINVAL)
         return mf_bench_row_refuse(row, "the layer has no description for Python families");
-    return r == 0 ? open_pipeline(b, row) : out_of_memory();
+    return r == 0 ? open_pipeline(b, row) : mf_cli_out_of_memory();
 }
 
 /* Options take precedence over the values with which the row was tuned. */
@@ -181,7 +176,7 @@ static int read_row(struct mf_bench_rows *r, const struct mf_bench *b, const str
     if (t && t->own[MF_OWN_UNSTABLE] && *t->own[MF_OWN_UNSTABLE]) {
         row->unstable = strdup(t->own[MF_OWN_UNSTABLE]);
         if (!row->unstable)
-            return out_of_memory();
+            return mf_cli_out_of_memory();
     }
     row->reachable = mf_fmoe_lookup(r->fmoe, &row->shape, MF_LOOKUP_MOEFARM, &found) == 0 && found == i;
     code = mf_bench_row_provenance(b, t, row);
@@ -197,7 +192,7 @@ static int group_rows(struct mf_bench_rows *r)
 
     if (!grouped || !taken) {
         free(grouped);
-        return out_of_memory();
+        return mf_cli_out_of_memory();
     }
     for (size_t first = 0; first < r->n; first++) {
         if (taken[first])
@@ -241,7 +236,7 @@ static int open_own(struct mf_bench_rows *r, const struct mf_bench *b, const str
                       MF_FMOE_FOREIGN_REASON);
     r->items = calloc(mf_fmoe_n_rows(r->fmoe) + table->n_rows + 1, sizeof(*r->items));
     if (!r->items)
-        return out_of_memory();
+        return mf_cli_out_of_memory();
     r->n = mf_fmoe_n_rows(r->fmoe);
     for (size_t i = 0; i < r->n && code == 0; i++)
         code = read_row(r, b, table, i);
@@ -310,7 +305,7 @@ static int choose(const struct mf_bench *b, struct mf_bench_row *row)
     int r;
 
     if (!choice)
-        return out_of_memory();
+        return mf_cli_out_of_memory();
     bucket.token = mf_token_bucket(bucket.token);
     r = mf_fmoe_fallback(NULL, b->device, &bucket, &b->extra, NULL, NULL, why, sizeof(why), choice);
     if (r == -ENOENT)
@@ -319,7 +314,7 @@ static int choose(const struct mf_bench *b, struct mf_bench_row *row)
         return mf_cli_fail(MF_EXIT_FAILED, "%s", strerrordesc_np(-r));
     row->chosen = strdup(choice->names);
     row->names = row->chosen;
-    return row->chosen ? open_pipeline(b, row) : out_of_memory();
+    return row->chosen ? open_pipeline(b, row) : mf_cli_out_of_memory();
 }
 
 static bool is_of_class(const struct mf_table_row *row, const struct mf_device_class *class)
@@ -353,7 +348,7 @@ int mf_bench_rows_choose(struct mf_bench_rows *r, const struct mf_bench *b, cons
     }
     r->items = calloc(table->n_rows + 1, sizeof(*r->items));
     if (!r->items)
-        return out_of_memory();
+        return mf_cli_out_of_memory();
     for (size_t i = 0; i < table->n_rows && code == 0; i++) {
         if (is_of_class(&table->rows[i], &b->device->info.class))
             code = add_shape(r, b, &table->rows[i]);

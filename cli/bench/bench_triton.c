@@ -12,11 +12,6 @@
 #include "common/table/table_file.h"
 #include "common/table/triton/triton_file.h"
 
-static int out_of_memory(void)
-{
-    return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
-}
-
 /* ---- files ---- */
 
 static int parse_format(const char *format, enum mf_framework *ret)
@@ -33,7 +28,7 @@ static int read_text(const char *path, const struct mf_buf *text, const enum mf_
 
     if (mf_table_new(path, false, &findings) < 0 ||
         mf_triton_file_read(path, text->data, text->len, framework, findings, ret) < 0)
-        return out_of_memory();
+        return mf_cli_out_of_memory();
     for (size_t i = 0; i < findings->n_problems; i++) {
         if (findings->problems[i].severity == MF_ERROR)
             return mf_cli_fail(MF_EXIT_USAGE, "%s:%lld: %s", path, (long long)findings->problems[i].line,
@@ -145,7 +140,7 @@ static int add_entry(struct mf_bench_rows *r, const struct mf_bench *b, const st
     row->names = row->chosen;
     _cleanup_(cJSON_Deletep) cJSON *json = cJSON_CreateObject();
     if (!row->chosen || !cJSON_AddStringToObject(json, "config", name))
-        return out_of_memory();
+        return mf_cli_out_of_memory();
     code = mf_bench_row_provenance(b, NULL, row);
     return code != 0 ? code : mf_bench_row_operate(b, family, json, row);
 }
@@ -168,7 +163,7 @@ int mf_bench_triton_open(struct mf_bench_rows *r, const struct mf_bench *b, cons
     warn_other_device(b, r->file);
     r->items = calloc(r->file->n_entries, sizeof(*r->items));
     if (!r->items)
-        return out_of_memory();
+        return mf_cli_out_of_memory();
     for (size_t i = 0; i < r->file->n_entries && code == 0; i++)
         code = add_entry(r, b, &layer, &r->file->entries[i], down);
     return code;

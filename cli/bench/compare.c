@@ -114,7 +114,7 @@ int mf_compare_rows(struct mf_bench *b, const struct mf_compare_plan *plan, size
     int code;
 
     if (!memory)
-        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+        return mf_cli_out_of_memory();
     d.us[MF_SIDE_OLD] = memory;
     d.us[MF_SIDE_NEW] = memory + max_rounds_total;
     d.scratch = memory + 2 * max_rounds_total;
@@ -122,7 +122,7 @@ int mf_compare_rows(struct mf_bench *b, const struct mf_compare_plan *plan, size
     if (code != 0)
         return code;
     if (mf_race_buffers_init(&d.buffers, session) < 0)
-        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+        return mf_cli_out_of_memory();
     verify(&d);
     if (!is_wrong(c))
         code = sample(&d);

@@ -64,7 +64,7 @@ static int start(const struct mf_cli *cli, const struct mf_operators_options *o,
     size_t n_words = FIXED_WORDS + (size_t)o->family_py.n + (size_t)cli->argc + 1, n = 0;
     _cleanup_(mf_freep) const char **argv = calloc(n_words, sizeof(*argv));
     if (!argv)
-        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+        return mf_cli_out_of_memory();
     if (mf_sibling_file(MOEFARM_CLI_FILE, "cli", library) < 0 ||
         mf_sibling_file(MOEFARM_CLI_BOOT, ".", boot) < 0)
         return mf_cli_fail(MF_EXIT_USAGE,

@@ -70,7 +70,7 @@ static int report(struct compare *c, const struct mf_compared *row)
     }
     item = mf_compare_row_json(row);
     if (!item || !cJSON_AddItemToArray(c->rows, item))
-        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+        return mf_cli_out_of_memory();
     return 0;
 }
 
@@ -127,7 +127,7 @@ static int print_json(struct compare *c, const char *device)
 
     if (!all || !cJSON_AddItemToObject(all, "rows", c->rows)) {
         cJSON_Delete(all);
-        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+        return mf_cli_out_of_memory();
     }
     c->rows = NULL;
     code = mf_api_print(all);
@@ -146,7 +146,7 @@ static int run(struct compare *c, const struct mf_bench_options *options, const 
     if (code != 0)
         return code;
     if (c->cli->json && !(c->rows = cJSON_CreateArray()))
-        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+        return mf_cli_out_of_memory();
     if (!c->rows)
         mf_compare_print_header(&c->plan, c->bench.device->info.model);
     code = compare_tables(c);

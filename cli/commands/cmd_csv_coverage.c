@@ -153,7 +153,7 @@ static int write_untuned(const struct mf_coverage_report *r, const char *path)
     _cleanup_(mf_table_freep) struct mf_table *t = NULL;
 
     if (mf_table_new(path, false, &t) < 0)
-        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+        return mf_cli_out_of_memory();
     for (size_t i = 0; i < r->coverage->n_spans; i++) {
         const struct mf_coverage_span *s = &r->coverage->spans[i];
         struct mf_table_row row = {.shape = s->key};
@@ -169,7 +169,7 @@ static int write_untuned(const struct mf_coverage_report *r, const char *path)
         (void)mf_shape_get(&row.shape, MF_SHAPE_FORM, form, sizeof(form));
         row.own[MF_OWN_FORM] = form;
         if (mf_table_add(t, &row) < 0)
-            return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+            return mf_cli_out_of_memory();
     }
     return write_rows(t, path);
 }
@@ -214,7 +214,7 @@ static int write_untuned_triton(const struct mf_triton_query *q, const struct mf
     const int64_t *ladder = mf_triton_ladder(&n);
 
     if (mf_table_new(path, false, &t) < 0)
-        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+        return mf_cli_out_of_memory();
     for (size_t i = 0; i < n; i++) {
         struct mf_table_row row = {.shape = q->layer};
         char form[MF_SHAPE_FORM_MAX] = "";
@@ -225,7 +225,7 @@ static int write_untuned_triton(const struct mf_triton_query *q, const struct mf
         (void)mf_shape_get(&row.shape, MF_SHAPE_FORM, form, sizeof(form));
         row.own[MF_OWN_FORM] = form;
         if (mf_table_add(t, &row) < 0)
-            return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+            return mf_cli_out_of_memory();
     }
     return write_rows(t, path);
 }
@@ -340,7 +340,7 @@ static int cover(struct mf_cli *cli, const struct options *o, char *const *paths
     query.n_tables = files.n;
     query.env = &o->env.env;
     if (mf_coverage_find(&query, &coverage) < 0)
-        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+        return mf_cli_out_of_memory();
     const struct mf_coverage_report report = {&model, split, &query, &coverage};
     return report_coverage(cli, o, &report);
 }

@@ -107,7 +107,7 @@ static int merge_files(const struct mf_cli *cli, const char *into, struct merge 
 
     m->results = calloc(m->files->n + 1, sizeof(*m->results));
     if (!m->results)
-        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+        return mf_cli_out_of_memory();
     r = m->options->dry_run ? mf_table_file_dry_run(into, merge_all, m, why)
                             : mf_table_file_update(into, (int)m->options->lock_ms, merge_all, m, why);
     if (r < 0)

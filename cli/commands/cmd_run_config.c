@@ -180,7 +180,7 @@ static int measure_row(struct run *run, struct outcome *o)
         return code;
     if (mf_race_buffers_init(&buffers, session) < 0) {
         mf_session_free(session);
-        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+        return mf_cli_out_of_memory();
     }
     status = mf_entrant_init(&e, &buffers, o->row->pipeline, o->reason);
     if (status == MF_STATUS_OK)
@@ -215,7 +215,7 @@ static int run_rows(struct run *run)
     int code = 0;
 
     if (!all)
-        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+        return mf_cli_out_of_memory();
     for (size_t i = 0; i < n && code == 0; i++) {
         code = run_row(run, &run->rows.items[i], &all[i]);
         if (code == 0 && !run->json && all[i].verdict != VERDICT_SLOWER)
@@ -260,7 +260,7 @@ static int run_table(struct run *run, const struct mf_bench_options *options, co
     run->samples = calloc((size_t)run->rounds, sizeof(*run->samples));
     run->json = run->cli->json ? cJSON_CreateArray() : NULL;
     if (!run->samples || (run->cli->json && !run->json))
-        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+        return mf_cli_out_of_memory();
     if (!run->json)
         report_header();
     code = run_rows(run);

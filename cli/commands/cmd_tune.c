@@ -70,7 +70,7 @@ static int make_lists(struct tune *t, struct mf_tune_outcomes *outcomes)
         for (size_t k = 0; k < l->n && r == 0; k++)
             r = mf_tune_outcomes_add(outcomes, &l->class, &l->shapes[k]);
     }
-    return r < 0 ? mf_cli_fail(MF_EXIT_FAILED, "out of memory") : 0;
+    return r < 0 ? mf_cli_out_of_memory() : 0;
 }
 
 /* ---- end of the run ---- */
@@ -361,7 +361,7 @@ int mf_cmd_tune(struct mf_cli *cli, const struct mf_command *self, int argc, cha
     int rest, r, code;
 
     if (!t)
-        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+        return mf_cli_out_of_memory();
     t->state.lock = -1;
     mf_tune_defaults(&t->o);
     mf_tune_options(&t->o, opts, &n_opts);

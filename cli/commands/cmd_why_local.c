@@ -153,7 +153,7 @@ int mf_why_local(struct mf_cli *cli, const struct mf_why_local *where, const cha
     if (!json)
         printf("%s/%d  %s\n", device->info.class.gfx, device->info.class.cu_num, brief);
     if (mf_enumerate(&device->info, &shape, where->families, &l.offer) < 0)
-        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+        return mf_cli_out_of_memory();
     if (json)
         return mf_api_print(json);
     if (!kernel)

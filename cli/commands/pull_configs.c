@@ -218,8 +218,7 @@ static int drop_unchanged(struct pull *p, cJSON *files)
 static int write_changed(struct pull *p)
 {
     _cleanup_(cJSON_Deletep) cJSON *changed = cJSON_Duplicate(p->configs, true);
-    int code = changed ? drop_unchanged(p, mf_json_object(changed, "files"))
-                       : mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+    int code = changed ? drop_unchanged(p, mf_json_object(changed, "files")) : mf_cli_out_of_memory();
 
     return code != 0 ? code : mf_config_files_write(p->o->folder, changed, &p->n_written);
 }
@@ -266,7 +265,7 @@ static int write_record(const struct pull *p)
     }
     text = mf_json_print(record);
     if (!text)
-        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+        return mf_cli_out_of_memory();
     int code = path_of(p, RECORD, path);
     return code != 0 ? code : mf_file_write(path, text, strlen(text));
 }

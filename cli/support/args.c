@@ -25,6 +25,11 @@ int mf_cli_fail(enum mf_exit code, const char *format, ...)
     return (int)code;
 }
 
+int mf_cli_out_of_memory(void)
+{
+    return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+}
+
 /* Moves options before positional arguments and keeps the order of both. "--" ends the options. */
 static int reorder(const struct mf_opt *opts, size_t n, int argc, char **argv)
 {

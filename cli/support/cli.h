@@ -99,6 +99,7 @@ int mf_cli_parse(struct mf_cli *cli, const struct mf_command *self, const struct
 
 /* Prints "moefarm: " and the message on stderr. Returns code. */
 int mf_cli_fail(enum mf_exit code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+int mf_cli_out_of_memory(void);
 
 struct mf_progress;
 #define MF_WATCH_TIMEOUT_S 60

@@ -25,7 +25,7 @@ int mf_model_list_print(const struct mf_cli *cli)
 
     mf_buf_init(&out, TEXT_MAX);
     if (mf_model_list(&models, &n) < 0)
-        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+        return mf_cli_out_of_memory();
     if (cli->json) {
         _cleanup_(cJSON_Deletep) cJSON *list = cJSON_CreateArray();
         for (size_t i = 0; i < n; i++) {

@@ -51,7 +51,7 @@ static int read_triton(const struct reading *reading, const char *path, const st
 
     if (mf_table_new(path, false, &findings) < 0 ||
         mf_triton_file_read(path, text->data, text->len, framework, findings, ret_file) < 0)
-        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+        return mf_cli_out_of_memory();
     if (reading->strict && (*ret_file)->n_entries == 0) {
         *ret_file = mf_triton_file_free(*ret_file);
         return mf_cli_fail(MF_EXIT_USAGE, "%s: not a configuration file: %s", path,
@@ -74,7 +74,7 @@ static int read_csv(const struct reading *reading, const char *path, const struc
             return mf_cli_fail(MF_EXIT_USAGE, "%s: not a table: %s", path, why);
         r = mf_table_unreadable(path, why, ret);
     }
-    return r < 0 ? mf_cli_fail(MF_EXIT_FAILED, "out of memory") : 0;
+    return r < 0 ? mf_cli_out_of_memory() : 0;
 }
 
 static int read_one(const struct reading *reading, const char *path, struct mf_table **ret,
@@ -97,7 +97,7 @@ static int read_all(char *const *paths, size_t n, const struct reading *reading,
     ret->tables = calloc(n + 1, sizeof(struct mf_table *));
     ret->triton = calloc(n + 1, sizeof(struct mf_triton_file *));
     if (!ret->tables || !ret->triton)
-        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+        return mf_cli_out_of_memory();
     for (size_t i = 0; i < n; i++, ret->n++) {
         int code = read_one(reading, paths[i], &ret->tables[i], &ret->triton[i]);
 

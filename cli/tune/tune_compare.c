@@ -70,7 +70,7 @@ int mf_tune_baseline(const struct mf_table *table, const struct mf_device_class 
     size_t n_rows = 0;
 
     if (!rows)
-        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+        return mf_cli_out_of_memory();
     for (size_t i = 0; i < n; i++) {
         const struct mf_table_row *row = mf_table_find(table, class, &shapes[i]);
         if (row)

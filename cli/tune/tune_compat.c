@@ -87,7 +87,7 @@ static int fetch_steps(struct mf_cli *cli, const cJSON *task, struct mf_compat_t
         if (code == 0 && r == 0)
             r = add_step(t, &class, &shape, step);
     }
-    return r < 0 ? mf_cli_fail(MF_EXIT_FAILED, "out of memory") : code;
+    return r < 0 ? mf_cli_out_of_memory() : code;
 }
 
 /* ---- files ---- */
@@ -207,7 +207,7 @@ int mf_tune_compat(struct mf_tune_run *run, const cJSON *tasks)
 
     mf_buf_init(&ranked.candidates, CANDIDATES_MAX);
     if (mf_table_new("profile", true, &ranked.all) < 0 || mf_table_new("compat", true, &ranked.best) < 0)
-        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+        return mf_cli_out_of_memory();
     cJSON_ArrayForEach (task, tasks) {
         if (code == 0)
             code = rank_task(run, task, &ranked);

@@ -156,7 +156,7 @@ int mf_tune_farm_start(const struct mf_tune_farm_options *o, struct mf_tune_farm
     int code;
 
     if (!f)
-        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+        return mf_cli_out_of_memory();
     mf_format(f->folder, sizeof(f->folder), "%s", o->folder);
     f->families = o->families;
     f->python = o->python;

@@ -382,7 +382,7 @@ static int submit_new(struct batch *b, const struct mf_tune_list *list, size_t f
         return code;
     body = make_body(b->run, list, csv.data, baseline.data);
     if (!options || !body)
-        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+        return mf_cli_out_of_memory();
     code = mf_tune_pending_add(b->run->state, b->run->farm_name, options, body, &b->pending);
     return code != 0 ? code : submit(b);
 }
@@ -473,7 +473,7 @@ static int tune_part(struct mf_tune_run *run, size_t first)
 {
     _cleanup_(mf_freep) struct batch *batches = calloc(run->n_lists, sizeof(*batches));
     size_t max_shapes = (size_t)run->options->batch;
-    int code = batches ? 0 : mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+    int code = batches ? 0 : mf_cli_out_of_memory();
 
     for (size_t i = 0; i < run->n_lists && code == 0; i++) {
         const struct mf_tune_list *l = &run->lists[i];

@@ -148,7 +148,7 @@ static int save(const struct mf_tune_pending *p)
     cJSON_AddStringToObject(json, "key", p->key);
     cJSON_AddStringToObject(json, "body", p->body);
     text = cJSON_PrintUnformatted(json);
-    return text ? mf_file_write(p->path, text, strlen(text)) : mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+    return text ? mf_file_write(p->path, text, strlen(text)) : mf_cli_out_of_memory();
 }
 
 int mf_tune_pending_add(const struct mf_tune_state *s, const char *farm, const char *options,
@@ -168,7 +168,7 @@ int mf_tune_pending_add(const struct mf_tune_state *s, const char *farm, const c
         p.key = NULL;
     if (!p.farm || !p.options || !p.body || !p.key) {
         mf_tune_pending_release(&p);
-        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+        return mf_cli_out_of_memory();
     }
     mf_format(p.path, sizeof(p.path), "%s/" PENDING "%lld.%09ld.json", s->folder, (long long)now.tv_sec,
               now.tv_nsec);
@@ -248,7 +248,7 @@ int mf_tune_pending_list(const struct mf_tune_state *s, const char *farm, struct
     free(names);
     *ret = list;
     *ret_n = n_list;
-    return list ? code : mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+    return list ? code : mf_cli_out_of_memory();
 }
 
 void mf_tune_pending_done(const struct mf_tune_pending *p)
