@@ -276,8 +276,10 @@ static int open_table(struct mf_bench_rows *r, const struct mf_bench *b, const c
     if (code == 0)
         code = add_aiter(r, b, table, path);
     if (code == 0 && r->n == 0)
-        code = mf_cli_fail(MF_EXIT_USAGE, "%s: no row of this device's class %s/%d that this build can run",
-                           path, b->device->info.class.gfx, b->device->info.class.cu_num);
+        code = mf_cli_fail(
+            MF_EXIT_USAGE,
+            "%s: no row of this device's class %s/%d that this build can run; choose another --device", path,
+            b->device->info.class.gfx, b->device->info.class.cu_num);
     return code;
 }
 
@@ -354,8 +356,9 @@ int mf_bench_rows_choose(struct mf_bench_rows *r, const struct mf_bench *b, cons
             code = add_shape(r, b, &table->rows[i]);
     }
     if (code == 0 && r->n == 0)
-        code = mf_cli_fail(MF_EXIT_USAGE, "%s: no shape of this device's class %s/%d", path,
-                           b->device->info.class.gfx, b->device->info.class.cu_num);
+        code =
+            mf_cli_fail(MF_EXIT_USAGE, "%s: no shape of this device's class %s/%d; choose another --device",
+                        path, b->device->info.class.gfx, b->device->info.class.cu_num);
     return code != 0 ? code : group_rows(r);
 }
 

@@ -58,7 +58,9 @@ static int make_path(struct mf_buf *path, const char *route, const struct export
 {
     (void)mf_buf_adds(path, route);
     mf_export_filters_query(path, &o->filters);
-    return mf_buf_error(path) < 0 ? mf_cli_fail(MF_EXIT_USAGE, "export: the filters are too long") : 0;
+    return mf_buf_error(path) < 0
+               ? mf_cli_fail(MF_EXIT_USAGE, "export: the filters are too long; shorten them")
+               : 0;
 }
 
 /* Prints the tasks that have no row, with the reasons: to standard output, or to standard error after an

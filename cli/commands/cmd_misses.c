@@ -100,6 +100,6 @@ int mf_cmd_misses(struct mf_cli *cli, const struct mf_command *self, int argc, c
     mf_http_add_query(&path, "failed", failed ? "1" : NULL);
     mf_http_add_query(&path, "min_count", min_count > 0 ? number : NULL);
     if (mf_buf_error(&path) < 0)
-        return mf_cli_fail(MF_EXIT_USAGE, "misses: the option values are too long");
+        return mf_cli_fail(MF_EXIT_USAGE, "misses: the option values are too long; shorten them");
     return tune ? submit(cli, path.data) : show(cli, path.data);
 }

@@ -36,7 +36,7 @@ static int freeze(struct mf_cli *cli, const struct mf_command *self, int argc, c
     mf_http_add_query(&path, "name", name);
     mf_export_filters_query(&path, &filters);
     if (mf_buf_error(&path) < 0)
-        return mf_cli_fail(MF_EXIT_USAGE, "release freeze: the filters are too long");
+        return mf_cli_fail(MF_EXIT_USAGE, "release freeze: the filters are too long; shorten them");
     code = mf_api_post(cli, path.data, &answer);
     if (code != 0)
         return code;
@@ -129,7 +129,7 @@ static int post_move(struct mf_cli *cli, const char *channel, const char *move, 
     mf_http_add_query(&path, "release", number);
     mf_http_add_query(&path, "reason", reason);
     if (mf_buf_error(&path) < 0)
-        return mf_cli_fail(MF_EXIT_USAGE, "release %s: the reason is too long", move);
+        return mf_cli_fail(MF_EXIT_USAGE, "release %s: the reason is too long; shorten it", move);
     code = mf_api_post(cli, path.data, &answer);
     if (code != 0)
         return code;

@@ -31,7 +31,8 @@ static int path_of(const struct pull *p, const char *name, char buf[PULL_PATH_MA
 {
     return snprintf(buf, PULL_PATH_MAX, "%s/%s", p->o->folder, name) < PULL_PATH_MAX
                ? 0
-               : mf_cli_fail(MF_EXIT_USAGE, "%.200s…: the path is too long", p->o->folder);
+               : mf_cli_fail(MF_EXIT_USAGE, "%.200s…: the path is too long; choose a shorter one",
+                             p->o->folder);
 }
 
 /* Reads a file of the folder. Returns its hash, or "" if it does not exist. ret_text may be NULL. */

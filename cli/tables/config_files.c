@@ -53,7 +53,7 @@ static int write_one(const char *folder, const cJSON *file)
     int n = snprintf(path, sizeof(path), "%s/%s", folder, file->string);
 
     if (n >= (int)sizeof(path))
-        return mf_cli_fail(MF_EXIT_USAGE, "%.200s…: the path is too long", folder);
+        return mf_cli_fail(MF_EXIT_USAGE, "%.200s…: the path is too long; choose a shorter one", folder);
     int code = make_folders(path);
     return code != 0 ? code : mf_file_write(path, file->valuestring, strlen(file->valuestring));
 }

@@ -84,7 +84,8 @@ static int choose_requested(const char *requested, const struct mf_tune_device *
         while (i < n_available && strcmp(available[i].name, name) != 0)
             i++;
         if (n == MF_TUNE_DEVICES_MAX)
-            return mf_cli_fail(MF_EXIT_USAGE, "--device: more than %d devices", MF_TUNE_DEVICES_MAX);
+            return mf_cli_fail(MF_EXIT_USAGE, "--device: more than %d devices; give fewer",
+                               MF_TUNE_DEVICES_MAX);
         if (i < n_available)
             ret[n] = available[i];
         else if (!read_simulated(name, &ret[n]))
