@@ -101,7 +101,10 @@ static int open_modules(struct fmoe_ops *o, struct fmoe_error *error)
         if (is_supported(&modules[m], machine))
             r = open_module(o, m);
     }
-    return r < 0 ? fmoe_fail(error, r, "%s", o->device->open_error) : 0;
+    if (r < 0)
+        return fmoe_fail(error, r, "loading the operators: %s",
+                         *o->device->open_error ? o->device->open_error : strerror(-r));
+    return 0;
 }
 
 int fmoe_ops_open_on(struct mf_device *device, struct fmoe_error *error, struct fmoe_ops **ret)
@@ -169,15 +172,15 @@ int fmoe_ops_begin(struct fmoe_ops *o, struct fmoe_error *error)
         return fmoe_cpu_take() ? 0 : fmoe_fail(error, -EBUSY, "another call of the process uses the CPU");
     if (o->device->ops->enter)
         r = o->device->ops->enter(o->device);
-    return r < 0 ? fmoe_fail(error, r, "the device has failed") : 0;
+    return r < 0 ? fmoe_fail(error, r, "the device has failed: restart the process") : 0;
 }
 
 int fmoe_ops_end(struct fmoe_ops *o, int r, struct fmoe_error *error)
 {
     if (!fmoe_ops_on_gpu(o))
         fmoe_cpu_give();
-    else if (r < 0 && r != -EINVAL && r != -ENOTSUP)
-        return fmoe_fail(error, r, "launching the operator failed: %s", o->device->open_error);
+    else if (r < 0)
+        return fmoe_fail(error, r, "launching the operator: %s", strerror(-r));
     return r;
 }
 

@@ -42,7 +42,9 @@ static inline bool fmoe_ops_on_gpu(const struct fmoe_ops *o)
     return o->wave > 0;
 }
 
-/* Every call is between fmoe_ops_begin and, if that succeeded, fmoe_ops_end, which returns r. */
+/* Every call is between fmoe_ops_begin and, if that succeeded, fmoe_ops_end, which returns r. On a GPU, r is
+ * the result of the launches, and fmoe_ops_end writes the message of an error. On the CPU, the operator has
+ * written the message. */
 int fmoe_ops_begin(struct fmoe_ops *o, struct fmoe_error *error);
 int fmoe_ops_end(struct fmoe_ops *o, int r, struct fmoe_error *error);
 
