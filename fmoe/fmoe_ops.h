@@ -12,7 +12,8 @@
  * Ids are int32 or int64 (`ids_type`). On a GPU at most 1,024 experts can be sorted or routed to, and values
  * in device memory are not checked: a route whose id is out of range gets no row, as on the CPU. Functions
  * return 0 or a negative errno and write a message to `error`, which may be NULL: -EINVAL for arguments that
- * no device supports, -ENOTSUP for arguments that this device does not support. 0 tokens are valid. */
+ * no device supports, -ENOTSUP for arguments that this device does not support. 0 tokens are valid. Functions
+ * that return a number of bytes or rows return 0 for sizes that are out of range. */
 #ifndef FMOE_OPS_H
 #define FMOE_OPS_H
 

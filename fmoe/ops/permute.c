@@ -303,8 +303,19 @@ static size_t counts_bytes(int64_t rows)
 }
 #define STARTS_BYTES ((MF_OP_BINS_MAX + 1) * sizeof(int64_t) / 64 * 64 + 64)
 
+static int check_padded(int64_t rows, int64_t tokens, int32_t width, struct fmoe_error *error)
+{
+    if (rows < 0 || rows > INT32_MAX || tokens < 0 || tokens > INT32_MAX || width < 1)
+        return fmoe_fail(error, -EINVAL,
+                         "%lld rows, %lld tokens, width %d: expected fewer than 2^31, and a width from 1",
+                         (long long)rows, (long long)tokens, width);
+    return fmoe_ops_check_rows(tokens, (size_t)width * 2, error);
+}
+
 size_t fmoe_op_padded_workspace(const struct fmoe_ops *o, int64_t rows, int64_t tokens, int32_t width)
 {
+    if (check_padded(rows, tokens, width, NULL) < 0)
+        return 0;
     if (!fmoe_ops_on_gpu(o))
         return (size_t)tokens * (size_t)width * sizeof(float);
     return counts_bytes(rows) + STARTS_BYTES + (size_t)rows * sizeof(int32_t);
@@ -367,13 +378,8 @@ static int padded_on_cpu(const struct fmoe_op_unpermute_padded *u, struct fmoe_e
 int fmoe_op_unpermute_padded(struct fmoe_ops *o, const struct fmoe_op_unpermute_padded *u,
                              struct fmoe_error *error)
 {
-    int r;
+    int r = check_padded(u->rows, u->tokens, u->width, error);
 
-    if (u->rows < 0 || u->rows > INT32_MAX || u->tokens < 0 || u->tokens > INT32_MAX || u->width < 1)
-        return fmoe_fail(error, -EINVAL,
-                         "%lld rows, %lld tokens, width %d: expected fewer than 2^31, and a width from 1",
-                         (long long)u->rows, (long long)u->tokens, u->width);
-    r = fmoe_ops_check_rows(u->tokens, (size_t)u->width * 2, error);
     if (r == 0)
         r = fmoe_ops_begin(o, error);
     if (r < 0)

@@ -14,9 +14,16 @@ static int32_t slices_of(int64_t tokens)
     return (int32_t)MF_MAX(MF_MIN(n, (int64_t)SLICES_MAX), 1);
 }
 
+static bool is_valid_size(int64_t tokens, int32_t experts)
+{
+    return experts >= 1 && tokens >= 0 && tokens <= INT32_MAX / experts;
+}
+
 size_t fmoe_op_map_workspace(const struct fmoe_ops *o, int64_t tokens, int32_t experts)
 {
-    return fmoe_ops_on_gpu(o) ? (size_t)slices_of(tokens) * (size_t)experts * sizeof(int32_t) : 0;
+    if (!fmoe_ops_on_gpu(o) || !is_valid_size(tokens, experts))
+        return 0;
+    return (size_t)slices_of(tokens) * (size_t)experts * sizeof(int32_t);
 }
 
 /* ---- GPU ---- */
@@ -124,7 +131,7 @@ static int permute_on_cpu(const struct fmoe_op_permute_map *p, struct fmoe_error
 
 static int check_map(const struct fmoe_op_permute_map *p, struct fmoe_error *error)
 {
-    if (p->tokens < 0 || p->experts < 1 || p->align < 1 || p->tokens > INT32_MAX / p->experts)
+    if (!is_valid_size(p->tokens, p->experts) || p->align < 1)
         return fmoe_fail(
             error, -EINVAL,
             "%lld tokens, %d experts, align %d: expected experts and align from 1, and fewer than "

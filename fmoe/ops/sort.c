@@ -11,11 +11,16 @@ static int64_t routes_of(const struct fmoe_op_routes *r)
     return r->tokens * r->topk;
 }
 
+static bool has_valid_sizes(const struct fmoe_op_routes *r)
+{
+    return r->topk >= 1 && r->experts >= 1 && r->tokens >= 0 && r->tokens <= INT32_MAX / r->topk;
+}
+
 int fmoe_ops_check_routes(const struct fmoe_ops *o, const struct fmoe_op_routes *r, struct fmoe_error *error)
 {
     if (r->ids_type != FMOE_INT32 && r->ids_type != FMOE_INT64)
         return fmoe_fail(error, -EINVAL, "ids_type %d: expected FMOE_INT32 or FMOE_INT64", r->ids_type);
-    if (r->topk < 1 || r->experts < 1 || r->tokens < 0 || r->tokens > INT32_MAX / r->topk)
+    if (!has_valid_sizes(r))
         return fmoe_fail(error, -EINVAL,
                          "%lld tokens, topk %d, %d experts: expected topk and experts from 1, and fewer than "
                          "2^31 routes",
@@ -49,12 +54,15 @@ size_t fmoe_ops_sort_bytes(const struct fmoe_op_routes *r)
 
 size_t fmoe_op_sort_workspace(const struct fmoe_ops *o, const struct fmoe_op_routes *r)
 {
-    size_t map = bins_bytes(r);
     const struct mf_ascend ascend = {.tokens = r->tokens, .topk = r->topk};
+    size_t map;
 
+    if (fmoe_ops_check_routes(o, r, NULL) < 0)
+        return 0;
     if (fmoe_ops_on_gpu(o))
         return fmoe_ops_sort_bytes(r);
-    map += mf_blocks_workspace(MF_SORT_STABLE, routes_of(r), r->experts, fmoe_ops_cpu_threads(r));
+    map = bins_bytes(r) +
+          mf_blocks_workspace(MF_SORT_STABLE, routes_of(r), r->experts, fmoe_ops_cpu_threads(r));
     return (MF_MAX(map, mf_ascend_workspace(&ascend)) + 63) / 64 * 64;
 }
 
@@ -95,6 +103,8 @@ int fmoe_ops_sort_launch(const struct fmoe_ops *o, const struct mf_op_sort_args 
 
 int64_t fmoe_op_align_rows(int64_t routes, int32_t experts, int32_t block, int whole_blocks)
 {
+    if (routes < 0 || routes > INT32_MAX || experts < 1 || block < 1)
+        return 0;
     return mf_align_rows(routes, experts, block, whole_blocks != 0);
 }
 
@@ -192,7 +202,7 @@ int64_t fmoe_op_moe_sort_rows(const struct fmoe_op_routes *routes, int32_t block
     const struct mf_moe_sort s = {
         .tokens = routes->tokens, .topk = routes->topk, .experts = routes->experts, .block = block};
 
-    return mf_moe_sort_rows(&s);
+    return has_valid_sizes(routes) && block >= 1 ? mf_moe_sort_rows(&s) : 0;
 }
 
 static int sort_on_gpu(const struct fmoe_ops *o, const struct fmoe_op_moe_sort *s)

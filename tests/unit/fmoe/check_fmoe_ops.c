@@ -282,6 +282,43 @@ MF_TEST(test_failed_launch, .rows = MF_ARRAY_LEN(failures))
     fmoe_ops_close(gpu);
 }
 
+/* ---- sizes ---- */
+
+MF_TEST(test_workspace_of_invalid_arguments, .rows = 2)
+{
+    struct fmoe_ops *o = _i == 0 ? ops : open_fake();
+
+    for (size_t i = 0; i < 5; i++) { /* the rows with invalid routes */
+        const struct fmoe_op_routes r = routes_of(&sorts[i]);
+        ck_assert_uint_eq(fmoe_op_sort_workspace(o, &r), 0);
+    }
+    ck_assert_uint_gt(fmoe_op_sort_workspace(o, &(struct fmoe_op_routes){.topk = 2, .experts = 4}), 0);
+    ck_assert_uint_eq(fmoe_op_map_workspace(o, -1, 4), 0);
+    ck_assert_uint_eq(fmoe_op_map_workspace(o, 4, 0), 0);
+    ck_assert_uint_eq(fmoe_op_map_workspace(o, INT64_C(1) << 30, 2), 0);
+    ck_assert_uint_eq(fmoe_op_map_workspace(o, 100, 4), _i == 0 ? 0 : 2 * 4 * sizeof(int32_t));
+    ck_assert_uint_eq(fmoe_op_padded_workspace(o, -1, 4, 8), 0);
+    ck_assert_uint_eq(fmoe_op_padded_workspace(o, 4, -1, 8), 0);
+    ck_assert_uint_eq(fmoe_op_padded_workspace(o, 4, 4, 0), 0);
+    ck_assert_uint_eq(fmoe_op_padded_workspace(o, INT64_C(1) << 31, 4, 8), 0);
+    ck_assert_uint_gt(fmoe_op_padded_workspace(o, 4, 4, 8), 0);
+    if (o != ops)
+        fmoe_ops_close(o);
+}
+
+MF_TEST(test_rows_of_invalid_arguments)
+{
+    for (size_t i = 1; i < MF_ARRAY_LEN(sorts); i++) { /* all but the one with an invalid type */
+        const struct fmoe_op_routes r = routes_of(&sorts[i]);
+        ck_assert_int_eq(fmoe_op_moe_sort_rows(&r, sorts[i].block), 0);
+    }
+    ck_assert_int_eq(fmoe_op_align_rows(-1, 4, 16, 1), 0);
+    ck_assert_int_eq(fmoe_op_align_rows(INT64_MAX, 4, 16, 1), 0);
+    ck_assert_int_eq(fmoe_op_align_rows(8, 0, 16, 1), 0);
+    ck_assert_int_eq(fmoe_op_align_rows(8, 4, 0, 1), 0);
+    ck_assert_int_eq(fmoe_op_align_rows(8, 4, 16, 1), 80);
+}
+
 /* ---- compilation ---- */
 
 static const struct mf_test_group optional_tests = {.timeout_s = 110, .optional = true};
