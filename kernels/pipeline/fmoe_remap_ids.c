@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "common/base/cleanup.h"
+#include "kernels/pipeline/fmoe_on_device.h"
 
 static int check_map(const struct mf_shape *s, const int32_t *expert_map, const char **ret_why)
 {
@@ -34,9 +35,6 @@ int mf_fmoe_remap_ids(const struct mf_shape *shape, const int32_t *expert_map, c
     int r = check_map(shape, expert_map, ret_why);
     if (r < 0)
         return r;
-    for (int64_t i = 0; i < shape->token * shape->topk; i++) {
-        int32_t local = ids[i] >= 0 && ids[i] < shape->ep_experts ? expert_map[ids[i]] : -1;
-        to[i] = local < 0 ? -1 : shape->ep_first + local;
-    }
+    mf_remap_on_cpu(shape, &(struct mf_remap){.expert_map = expert_map, .ids = ids, .to = to});
     return 0;
 }
