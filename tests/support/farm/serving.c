@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/base/array.h"
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
 #include "common/moe/pipeline_search.h"
@@ -17,6 +18,14 @@
 
 #define SEED   7
 #define POISON 0x7fc1
+
+const char *const serving_layers[3] = {
+    "40,256,128,8,3,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
+    "40,256,128,8,3,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_"
+    "Token,1,0",
+    "40,256,128,8,3,ActivationType.Gelu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_"
+    "1x128,1,1",
+};
 
 const char *serving_device(struct mf_device **ret)
 {
@@ -91,11 +100,7 @@ static int take(struct mf_offer *offer, const struct mf_step *step)
         if (mf_tensor_spec_is_weight(&step->needs[i]) && strcmp(step->needs[i].order, "row") != 0)
             return 0;
     }
-    if (o->n == o->cap) {
-        o->cap = o->cap > 0 ? 2 * o->cap : 256;
-        o->steps = reallocarray(o->steps, o->cap, sizeof(*o->steps));
-        ck_assert_ptr_nonnull(o->steps);
-    }
+    ck_assert_int_eq(mf_array_grow(&o->steps, o->n, &o->cap, sizeof(*o->steps)), 0);
     o->steps[o->n++] = *step;
     return 0;
 }

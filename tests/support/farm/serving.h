@@ -10,6 +10,10 @@
 #include "kernels/reference/reference.h"
 #include "support/farm/serving_model.h"
 
+/* Layers without scales, with scales per token, and with block scales and doweight_stage1. */
+#define SERVING_TOKENS 40 /* maximum number of tokens of a call */
+extern const char *const serving_layers[3];
+
 /* Returns the name of the device, and in *ret a second handle to it for memory operations. */
 const char *serving_device(struct mf_device **ret);
 

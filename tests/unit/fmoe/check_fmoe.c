@@ -16,16 +16,6 @@
 #include "support/farm/serving.h"
 #include "support/mf_check.h"
 
-#define MAX_TOKENS 40
-
-static const char *const layers[] = {
-    "40,256,128,8,3,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
-    "40,256,128,8,3,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_"
-    "Token,1,0",
-    "40,256,128,8,3,ActivationType.Gelu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_"
-    "1x128,1,1",
-};
-
 static struct mf_device *device;
 static const char *name;
 
@@ -42,14 +32,14 @@ static struct mf_shape shape_of(int layer, int64_t token)
 {
     struct mf_shape s;
 
-    ck_assert_int_eq(mf_shape_parse(layers[layer], &s), 0);
+    ck_assert_int_eq(mf_shape_parse(serving_layers[layer], &s), 0);
     s.token = token;
     return s;
 }
 
 static const char *table_of(int layer, const int64_t *tokens, size_t n, int which, double us)
 {
-    const struct mf_shape most = shape_of(layer, MAX_TOKENS);
+    const struct mf_shape most = shape_of(layer, SERVING_TOKENS);
     struct served_row rows[8];
 
     for (size_t i = 0; i < n; i++) {
@@ -70,8 +60,8 @@ static struct fmoe *must_open(const char *table)
 
 static struct fmoe_layer *must_open_layer(struct fmoe *f, int layer)
 {
-    const struct mf_shape s = shape_of(layer, MAX_TOKENS);
-    struct fmoe_layer_model model = serving_model(&s, MAX_TOKENS);
+    const struct mf_shape s = shape_of(layer, SERVING_TOKENS);
+    struct fmoe_layer_model model = serving_model(&s, SERVING_TOKENS);
     struct fmoe_error error = {""};
     struct fmoe_layer *l = NULL;
 
@@ -89,7 +79,7 @@ struct served_layer {
 
 static void serve_layer(struct served_layer *s, int layer, const char *table)
 {
-    const struct mf_shape shape = shape_of(layer, MAX_TOKENS);
+    const struct mf_shape shape = shape_of(layer, SERVING_TOKENS);
 
     s->f = must_open(table);
     s->l = must_open_layer(s->f, layer);
@@ -116,7 +106,7 @@ static void run_and_check(struct served_layer *s, int64_t tokens)
 
 /* The table has rows for 8 and 16 tokens, which serve 5 to 16 tokens. Calls with other token counts are
  * misses, but they are computed correctly too. */
-MF_TEST(serves_every_count, .rows = MF_ARRAY_LEN(layers))
+MF_TEST(serves_every_count, .rows = MF_ARRAY_LEN(serving_layers))
 {
     static const int64_t rows[] = {8, 16}, counts[] = {1, 2, 3, 5, 8, 9, 16, 17, 32, 33, 40, 7, 1, 40};
     struct served_layer s;
@@ -174,7 +164,7 @@ MF_TEST(misses_are_explained)
     ck_assert_double_eq(served.modelled_us, 0);
     ck_assert_msg(strstr(served.reason, ": no row has the same formats") != NULL, "%s", served.reason);
     ck_assert_int_eq(fmoe_served(l, 0, &served), -EINVAL);
-    ck_assert_int_eq(fmoe_served(l, MAX_TOKENS + 1, &served), -EINVAL);
+    ck_assert_int_eq(fmoe_served(l, SERVING_TOKENS + 1, &served), -EINVAL);
     fmoe_close(f);
     fmoe_close(without_table);
 }
@@ -212,16 +202,16 @@ int __wrap_pthread_mutex_lock(pthread_mutex_t *m)
     COUNTED(__real_pthread_mutex_lock(m));
 }
 
-MF_TEST(calls_do_not_allocate_or_lock, .rows = MF_ARRAY_LEN(layers))
+MF_TEST(calls_do_not_allocate_or_lock, .rows = MF_ARRAY_LEN(serving_layers))
 {
     static const int64_t rows[] = {8, 16};
     struct served_layer s;
     size_t during = 0;
 
     serve_layer(&s, _i, table_of(_i, rows, 2, 0, 50));
-    for (int64_t tokens = MAX_TOKENS; tokens >= 1; tokens--)
+    for (int64_t tokens = SERVING_TOKENS; tokens >= 1; tokens--)
         run_and_check(&s, tokens);
-    for (int64_t tokens = 1; tokens <= MAX_TOKENS; tokens++) {
+    for (int64_t tokens = 1; tokens <= SERVING_TOKENS; tokens++) {
         const struct fmoe_call call = serving_call(&s.data, tokens, NULL);
         const size_t before = allocations;
         int r = fmoe_run(s.l, &call);
@@ -239,7 +229,7 @@ MF_TEST(rejects_invalid_calls)
     struct served_layer s;
 
     serve_layer(&s, 0, NULL);
-    call = serving_call(&s.data, MAX_TOKENS + 1, NULL);
+    call = serving_call(&s.data, SERVING_TOKENS + 1, NULL);
     ck_assert_int_eq(fmoe_run(s.l, &call), -EINVAL);
     call.tokens = 0;
     ck_assert_int_eq(fmoe_run(s.l, &call), -EINVAL);
@@ -301,7 +291,7 @@ MF_TEST(one_cpu_call_per_process)
         return; /* only CPU calls use the threads of the process */
     for (int i = 0; i < 2; i++) {
         serve_layer(&s[i], 0, NULL);
-        calls[i] = serving_call(&s[i].data, MAX_TOKENS, NULL);
+        calls[i] = serving_call(&s[i].data, SERVING_TOKENS, NULL);
         callers[i] = (struct caller){
             .l = s[i].l, .call = &calls[i], .was_refused = &was_refused, .end_ms = mf_now_ms() + 60000};
     }
@@ -311,7 +301,7 @@ MF_TEST(one_cpu_call_per_process)
     ck_assert(atomic_load(&was_refused));
     for (int i = 0; i < 2; i++) {
         ck_assert_int_eq(callers[i].failed, 0);
-        run_and_check(&s[i], MAX_TOKENS); /* a caller that was refused is served afterwards */
+        run_and_check(&s[i], SERVING_TOKENS); /* a caller that was refused is served afterwards */
         end_serving(&s[i]);
     }
 }
@@ -342,7 +332,7 @@ MF_TEST(layers_of_a_model_share_plans)
     struct fmoe_error error = {""};
     struct fmoe_layer *layers_of_f[61], *other;
     struct served_layer s = {.f = must_open(tables[0])};
-    const struct mf_shape shape = shape_of(0, MAX_TOKENS);
+    const struct mf_shape shape = shape_of(0, SERVING_TOKENS);
     size_t largest;
     int opened;
 
@@ -404,7 +394,7 @@ static void *serve(void *context)
     /* this thread copies data itself, so it must enter the device */
     server->failed += device->ops->enter(device) < 0;
     while (!atomic_load(&server->stop)) {
-        const int64_t tokens = 1 + n++ % MAX_TOKENS;
+        const int64_t tokens = 1 + n++ % SERVING_TOKENS;
         const struct fmoe_call call = serving_call(data, tokens, NULL);
         serving_poison(data);
         server->failed += fmoe_run(server->s->l, &call) != 0;
@@ -424,7 +414,7 @@ static void wait_for_calls(struct server *server, unsigned n)
 
 /* Tables are reloaded while calls run. No call fails or returns a wrong result, and a new table is used as
  * soon as fmoe_reload returns. */
-MF_TEST(tables_change_under_load, .rows = MF_ARRAY_LEN(layers))
+MF_TEST(tables_change_under_load, .rows = MF_ARRAY_LEN(serving_layers))
 {
     static const int64_t rows[] = {1, 2, 4, 8, 16, 32, 64}, some[] = {16};
     const char *tables[] = {table_of(_i, rows, 7, 0, 50), table_of(_i, rows, 7, 1, 70),

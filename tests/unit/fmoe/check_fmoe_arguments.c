@@ -9,16 +9,6 @@
 #include "support/farm/serving.h"
 #include "support/mf_check.h"
 
-#define MAX_TOKENS 40
-
-static const char *const layers[] = {
-    "40,256,128,8,3,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
-    "40,256,128,8,3,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_"
-    "Token,1,0",
-    "40,256,128,8,3,ActivationType.Gelu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_"
-    "1x128,1,1",
-};
-
 static struct mf_device *device;
 static const char *name;
 
@@ -45,7 +35,7 @@ static struct fmoe_layer *open_layer(struct fmoe *f, const char *text, const cha
     struct fmoe_layer *l = NULL;
 
     ck_assert_int_eq(mf_shape_parse(text, ret), 0);
-    model = serving_model(ret, MAX_TOKENS);
+    model = serving_model(ret, SERVING_TOKENS);
     model.form = form;
     ck_assert_msg(fmoe_layer_open(f, &model, &error, &l) == 0, "%s", error.text);
     return l;
@@ -57,7 +47,7 @@ static void serve_layer(struct served_layer *s, int layer)
     struct mf_shape shape;
 
     ck_assert_msg(fmoe_open(name, NULL, 0, &error, &s->f) == 0, "%s", error.text);
-    s->l = open_layer(s->f, layers[layer], NULL, &shape);
+    s->l = open_layer(s->f, serving_layers[layer], NULL, &shape);
     serving_make(&s->data, device, s->l, &shape);
 }
 
@@ -73,14 +63,14 @@ static const int64_t invalid_ids[] = {-1,       8, 4000, INT32_MAX, INT32_MIN, 1
 
 /* Routes of experts that are not here contribute nothing, and the element types of ids and weights do not
  * change the result. */
-MF_TEST(accepts_every_type, .rows = MF_ARRAY_LEN(layers))
+MF_TEST(accepts_every_type, .rows = MF_ARRAY_LEN(serving_layers))
 {
-    const int64_t routes = MAX_TOKENS * 3;
+    const int64_t routes = SERVING_TOKENS * 3;
     struct served_layer s;
     int32_t *ids;
     float *weights;
-    int64_t wide[MAX_TOKENS * 3];
-    uint16_t narrow[MAX_TOKENS * 3];
+    int64_t wide[SERVING_TOKENS * 3];
+    uint16_t narrow[SERVING_TOKENS * 3];
     void *on_device[2];
 
     serve_layer(&s, _i);
@@ -98,7 +88,7 @@ MF_TEST(accepts_every_type, .rows = MF_ARRAY_LEN(layers))
         on_device[i] = device->ops->alloc(device, sizeof(wide));
     ck_assert_int_eq(device->ops->copy(device, on_device[0], wide, sizeof(wide)), 0);
     ck_assert_int_eq(device->ops->copy(device, on_device[1], narrow, sizeof(narrow)), 0);
-    for (int64_t tokens = 1; tokens <= MAX_TOKENS; tokens += 13) {
+    for (int64_t tokens = 1; tokens <= SERVING_TOKENS; tokens += 13) {
         for (int types = 0; types < 4; types++) {
             struct fmoe_call call = serving_call(&s.data, tokens, NULL);
             if (types & 1) {
@@ -137,8 +127,8 @@ MF_TEST(remaps_ids_on_the_device)
          *at = device->ops->alloc(device, sizeof(wide));
 
     ck_assert_msg(fmoe_open(name, NULL, 0, &error, &f) == 0, "%s", error.text);
-    plain = open_layer(f, layers[0], NULL, &s);
-    l = open_layer(f, layers[0], "ep:0/20", &s);
+    plain = open_layer(f, serving_layers[0], NULL, &s);
+    l = open_layer(f, serving_layers[0], "ep:0/20", &s);
     for (int i = 0; i < 12; i++) {
         ids[i] = i == 0 ? -1 : i == 11 ? ALL : i * 2;
         wide[i] = i == 0 ? (1ll << 32) + 1 : ids[i];
@@ -164,7 +154,7 @@ MF_TEST(remaps_ids_on_the_device)
 }
 
 /* The device conversion gives the bytes of the host conversion. */
-MF_TEST(packs_on_the_device, .rows = MF_ARRAY_LEN(layers))
+MF_TEST(packs_on_the_device, .rows = MF_ARRAY_LEN(serving_layers))
 {
     struct served_layer s;
 
@@ -200,7 +190,7 @@ MF_TEST(packs_on_the_device, .rows = MF_ARRAY_LEN(layers))
 static const char nvfp4[] = "40,256,128,8,3,ActivationType.Silu,torch.bfloat16,torch.float4_e2m1fn_x2,"
                             "torch.float4_e2m1fn_x2,QuantType.per_1x16,1,0";
 
-/* A layer with NVFP4 activations; its members of host data are for MAX_TOKENS tokens. */
+/* A layer with NVFP4 activations; its members of host data are for SERVING_TOKENS tokens. */
 static void serve_nvfp4(struct served_layer *s)
 {
     struct fmoe_error error = {""};
@@ -236,10 +226,10 @@ MF_TEST(calibrates_from_batches)
     ck_assert_int_eq(fmoe_calibration_factors(s.l, &c, 1, factors, &error), -ENODATA);
     ck_assert_msg(fmoe_calibrate(s.l, &call, &c, &error) == 0, "%s", error.text);
     first = c.h_amax;
-    call.tokens = MAX_TOKENS;
+    call.tokens = SERVING_TOKENS;
     ck_assert_msg(fmoe_calibrate(s.l, &call, &c, &error) == 0, "%s", error.text);
     ck_assert_int_eq(c.batches, 2);
-    ck_assert_int_eq(c.tokens, 3 + MAX_TOKENS);
+    ck_assert_int_eq(c.tokens, 3 + SERVING_TOKENS);
     ck_assert(first > 0 && first <= c.h_amax);
     ck_assert(c.x_amax == s.data.reference.x_amax);
     ck_assert_double_eq_tol(ratio(c.h_amax, s.data.reference.h_amax), 1, 0.02);
@@ -247,14 +237,14 @@ MF_TEST(calibrates_from_batches)
     ck_assert_int_eq(fmoe_calibration_factors(s.l, &c, 1, factors, &error), 0);
     ck_assert_double_eq_tol(ratio(factors[0] * c.x_amax, 2688), 1, 1e-5);
     ck_assert_double_eq_tol(ratio(factors[1] * c.h_amax, 2688), 1, 1e-5);
-    call = serving_call(&s.data, MAX_TOKENS, NULL);
+    call = serving_call(&s.data, SERVING_TOKENS, NULL);
     s.data.calib = device->ops->alloc(device, sizeof(factors));
     call.calib = s.data.calib;
     ck_assert_int_eq(device->ops->copy(device, s.data.calib, factors, sizeof(factors)), 0);
     serving_poison(&s.data);
     ck_assert_int_eq(fmoe_run(s.l, &call), 0);
     ck_assert_int_eq(device->ops->sync(device), 0);
-    ck_assert_msg(serving_matches(&s.data, MAX_TOKENS), "the calibrated layer is wrong");
+    ck_assert_msg(serving_matches(&s.data, SERVING_TOKENS), "the calibrated layer is wrong");
     device->ops->release(device, s.data.calib, sizeof(factors));
     end_serving(&s);
 }
@@ -274,7 +264,7 @@ MF_TEST(refuses_what_it_cannot_calibrate)
     ck_assert_int_eq(fmoe_calibration_factors(s.l, &c, 1, factors, &error), -EINVAL);
     end_serving(&s);
     serve_nvfp4(&s);
-    call = serving_call(&s.data, MAX_TOKENS + 1, NULL);
+    call = serving_call(&s.data, SERVING_TOKENS + 1, NULL);
     ck_assert_int_eq(fmoe_calibrate(s.l, &call, &c, &error), -EINVAL);
     ck_assert_str_eq(error.text, "tokens is 41: expected 1 to 40");
     call.tokens = 1;

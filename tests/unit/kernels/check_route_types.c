@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/array.h"
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
 #include "common/moe/layer.h"
@@ -126,11 +127,7 @@ static int take(struct mf_offer *offer, const struct mf_step *step)
             o->steps[i] = *step;
         return 0;
     }
-    if (o->n == o->cap) {
-        o->cap = o->cap > 0 ? 2 * o->cap : 256;
-        o->steps = reallocarray(o->steps, o->cap, sizeof(*o->steps));
-        ck_assert_ptr_nonnull(o->steps);
-    }
+    ck_assert_int_eq(mf_array_grow(&o->steps, o->n, &o->cap, sizeof(*o->steps)), 0);
     o->steps[o->n++] = *step;
     return 0;
 }
@@ -150,7 +147,8 @@ static bool competes(const struct mf_step *with, const struct mf_step *other)
                          : other->n_gives > 0 && mf_tensor_spec_equal(&with->gives[0], &other->gives[0]));
 }
 
-/* Finds the cheapest pipeline with step `with`, which costs nothing. Returns false if there is none. */
+/* Finds a pipeline with step `with`, and marks its steps in `covered`. The search prefers the step, because
+ * its time is almost 0 and competing steps are left out. Returns false if no pipeline was found. */
 static bool find_pipeline(const struct offers *o, const struct mf_shape *s, size_t with, bool *covered,
                           struct plan *ret)
 {
