@@ -26,6 +26,9 @@
  * for 5 experts. */
 static const int32_t example_ids[12] = {2, 3, 4, 1, 2, 4, 1, 3, 4, 1, 2, 3};
 
+/* clang-format off */
+#define SORTED 3, 6, 9, 12, 0, 4, 10, 12, 1, 7, 11, 12, 2, 5, 8, 12 /* rows of experts 1 to 4; 12: padding */
+#define PADS   12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12
 static const struct example {
     const char *what;
     int32_t experts;
@@ -34,68 +37,20 @@ static const struct example {
     int64_t rows;
     int32_t post_pad, sorted[28], blocks[7];
 } examples[] = {
-    {"five experts",
-     5,
-     false,
-     false,
-     false,
-     {0},
-     27,
-     16,
-     {3, 6, 9, 12, 0, 4, 10, 12, 1, 7, 11, 12, 2, 5, 8, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12},
+    {"five experts", 5, false, false, false, {0}, 27, 16, {SORTED, PADS}, {1, 2, 3, 4, -1, -1, -1}},
+    {"the same in whole blocks", 5, true, false, false, {0}, 28, 16, {SORTED, PADS, 12},
      {1, 2, 3, 4, -1, -1, -1}},
-    {"the same in whole blocks",
-     5,
-     true,
-     false,
-     false,
-     {0},
-     28,
-     16,
-     {3, 6, 9, 12, 0, 4, 10, 12, 1, 7, 11, 12, 2, 5, 8, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12},
-     {1, 2, 3, 4, -1, -1, -1}},
-    {"with four experts id 4 is dropped",
-     4,
-     false,
-     false,
-     false,
-     {0},
-     24,
-     12,
-     {3, 6, 9, 12, 0, 4, 10, 12, 1, 7, 11, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12},
-     {1, 2, 3, -1, -1, -1}},
-    {"remote experts keep their blocks under -1",
-     5,
-     false,
-     false,
-     true,
-     {-1, 1, -1, 0, -1},
-     27,
-     16,
-     {3, 6, 9, 12, 0, 4, 10, 12, 1, 7, 11, 12, 2, 5, 8, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12},
-     {1, -1, 0, -1, -1, -1, -1}},
+    {"with four experts id 4 is dropped", 4, false, false, false, {0}, 24, 12,
+     {3, 6, 9, 12, 0, 4, 10, 12, 1, 7, 11, 12, PADS, 12}, {1, 2, 3, -1, -1, -1}},
+    {"remote experts keep their blocks under -1", 5, false, false, true, {-1, 1, -1, 0, -1}, 27, 16,
+     {SORTED, PADS}, {1, -1, 0, -1, -1, -1, -1}},
     /* The tail must be -1. A lookup of expert_map[-1] would read 4, the entry of the last expert. */
-    {"the tail is not looked up in the map",
-     5,
-     false,
-     false,
-     true,
-     {0, 1, 2, 3, 4},
-     27,
-     16,
-     {3, 6, 9, 12, 0, 4, 10, 12, 1, 7, 11, 12, 2, 5, 8, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12},
+    {"the tail is not looked up in the map", 5, false, false, true, {0, 1, 2, 3, 4}, 27, 16, {SORTED, PADS},
      {1, 2, 3, 4, -1, -1, -1}},
-    {"remote routes dropped, the map in no order",
-     5,
-     false,
-     true,
-     true,
-     {-1, 1, -1, 0, -1},
-     27,
-     8,
-     {1, 7, 11, 12, 3, 6, 9, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12},
-     {0, 1, -1, -1, -1, -1, -1}},
+    {"remote routes dropped, the map in no order", 5, false, true, true, {-1, 1, -1, 0, -1}, 27, 8,
+     {1, 7, 11, 12, 3, 6, 9, 12, PADS, 12, 12, 12, 12, 12, 12, 12, 12}, {0, 1, -1, -1, -1, -1, -1}},
 };
+/* clang-format on */
 
 MF_TEST(worked_example, .rows = MF_ARRAY_LEN(examples) * MF_SORT_N_)
 {
