@@ -25,7 +25,7 @@ struct plan {
     char reason[MF_REASON_MAX]; /* why a fallback was chosen; "" for the plan of a tuned row */
 };
 
-/* What the plans of a layer depend on, apart from the table. */
+/* Layers of the same model have the same plans for a given table. */
 struct model {
     struct mf_shape shape; /* its member `token` is unused */
     int64_t max_tokens;

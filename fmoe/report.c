@@ -141,7 +141,7 @@ static int start(struct fmoe *f, const char *url, const char *token_file, int64_
     explicit_bzero(token, sizeof(token));
     if (e == -ELIBACC)
         return fmoe_fail(error, e,
-                         "libcurl.so.4 not found, which sends reports: install Debian's package "
+                         "libcurl.so.4, which sends reports, was not found: install Debian's package "
                          "libcurl4");
     if (e < 0)
         return fmoe_fail(error, e, "url '%s': %s", url,

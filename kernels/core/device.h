@@ -161,9 +161,9 @@ struct mf_device {
     /* Where to store the resource usage of kernels that are looked up and launched; NULL: usage is not
      * stored. */
     struct mf_resource_usage *use;
-    /* Stream of launches on a GPU whose kernel is no copy (mf_family.copy): hipStream_t or CUstream; NULL:
-     * the default stream. The caller may set it if the device was opened with `guest`, otherwise the device
-     * itself sets it when it is opened. */
+    /* Stream of launches on a GPU, except those of a kernel's copy (mf_family.copy): hipStream_t or CUstream;
+     * NULL: the default stream. The caller may set it if the device was opened with `guest`, otherwise the
+     * device itself sets it when it is opened. */
     void *stream;
     /* Output of the compiler or runtime for the last kernel that failed to open, to be prepared or to launch;
      * "" if none failed. */

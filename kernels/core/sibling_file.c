@@ -13,8 +13,8 @@
 /* enough for a test in a build tree, for example in tests/bench, two directories below the root */
 #define FOLDERS_UP 3
 
-/* Code of the object's owner already runs in this process, so that owner's files add no risk. Examples are a
- * shared environment of Python and an environment that belongs to a user and is used by root. */
+/* `owner` is the owner of the object. Its code already runs in this process, so its files add no risk. This
+ * allows a shared Python environment, and a user's environment in a process of root. */
 static bool is_trusted_file(char path[PATH_MAX], const char *at, const char *folder, const char *file,
                             uid_t owner)
 {

@@ -104,7 +104,7 @@ struct mf_route_types {
     bool wide;         /* ids are int64, else int32 */
     bool bf16_weights; /* weights are bf16, else float32 */
 };
-/* Return id and weight of route i. An int64 id that is no int32 becomes -1, which no expert has. */
+/* Return id and weight of route i. An int64 id that does not fit int32 becomes -1, which no expert has. */
 static inline int32_t mf_route_id(const struct mf_tensor_ref *topk, struct mf_route_types t, int64_t i)
 {
     int64_t id = t.wide ? ((const int64_t *)topk->part[0])[i] : ((const int32_t *)topk->part[0])[i];

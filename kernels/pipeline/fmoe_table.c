@@ -136,7 +136,7 @@ static char *current_pipeline(const struct mf_table_row *row)
     return strdup(r == 0 ? text : row->own[MF_OWN_PIPELINE]);
 }
 
-/* What to do with rows without a pipeline. */
+/* A row without a pipeline makes the table invalid, or is skipped. */
 enum unnamed { REFUSE_UNNAMED, SKIP_UNNAMED };
 
 static int take_rows(struct mf_fmoe *f, size_t file, const char *device_kind,
