@@ -110,7 +110,8 @@ int fmoe_op_permute(struct fmoe_ops *o, const struct fmoe_op_permute *p, struct 
 /* MoeTokenPermuteWithEP (CANN, aclnnMoeTokenPermuteWithEp). sorted_indices is the inverse of the stable sort
  * of all ids. Rows [first, last) of the sorted order are written; row `first` is row 0 of rows.to. With
  * padded_mode, ids are the token of each row ([topk = 1]), tokens is their number, and experts the number of
- * input rows. Without probs, out_probs is not written. */
+ * input rows, which has no limit; on a GPU, all ids must be below it. Without probs, out_probs is not
+ * written. */
 struct fmoe_op_permute_ep {
     struct fmoe_op_routes routes;
     int64_t first, last;

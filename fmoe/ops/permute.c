@@ -209,7 +209,8 @@ static int ep_on_cpu(const struct fmoe_op_permute_ep *p, struct fmoe_error *erro
 
 int fmoe_op_permute_ep(struct fmoe_ops *o, const struct fmoe_op_permute_ep *p, struct fmoe_error *error)
 {
-    int r = fmoe_ops_check_routes(o, &p->routes, error);
+    int r =
+        p->padded_mode ? fmoe_ops_check_ids(&p->routes, error) : fmoe_ops_check_routes(o, &p->routes, error);
 
     if (r == 0)
         r = check_ep(p, error);

@@ -65,6 +65,8 @@ int64_t fmoe_ops_blocks(const struct fmoe_ops *o, int module, int64_t warps, int
 int fmoe_ops_unit(const void *from, const void *to, size_t bytes);
 
 /* Checks tokens, topk, experts and the type of ids. */
+int fmoe_ops_check_ids(const struct fmoe_op_routes *routes, struct fmoe_error *error);
+/* Checks the same, and that the device can sort routes by this number of experts. */
 int fmoe_ops_check_routes(const struct fmoe_ops *o, const struct fmoe_op_routes *routes,
                           struct fmoe_error *error);
 /* Checks n rows of `bytes` bytes that are copied or added. */

@@ -16,7 +16,7 @@ static bool has_valid_sizes(const struct fmoe_op_routes *r)
     return r->topk >= 1 && r->experts >= 1 && r->tokens >= 0 && r->tokens <= INT32_MAX / r->topk;
 }
 
-int fmoe_ops_check_routes(const struct fmoe_ops *o, const struct fmoe_op_routes *r, struct fmoe_error *error)
+int fmoe_ops_check_ids(const struct fmoe_op_routes *r, struct fmoe_error *error)
 {
     if (r->ids_type != FMOE_INT32 && r->ids_type != FMOE_INT64)
         return fmoe_fail(error, -EINVAL, "ids_type %d: expected FMOE_INT32 or FMOE_INT64", r->ids_type);
@@ -25,9 +25,16 @@ int fmoe_ops_check_routes(const struct fmoe_ops *o, const struct fmoe_op_routes 
                          "%lld tokens, topk %d, %d experts: expected topk and experts from 1, and fewer than "
                          "2^31 routes",
                          (long long)r->tokens, r->topk, r->experts);
-    if (fmoe_ops_on_gpu(o) && r->experts > MF_OP_BINS_MAX)
-        return fmoe_fail(error, -EINVAL, "%d experts: a GPU sorts at most %d", r->experts, MF_OP_BINS_MAX);
     return 0;
+}
+
+int fmoe_ops_check_routes(const struct fmoe_ops *o, const struct fmoe_op_routes *r, struct fmoe_error *error)
+{
+    int check = fmoe_ops_check_ids(r, error);
+
+    if (check == 0 && fmoe_ops_on_gpu(o) && r->experts > MF_OP_BINS_MAX)
+        return fmoe_fail(error, -EINVAL, "%d experts: a GPU sorts at most %d", r->experts, MF_OP_BINS_MAX);
+    return check;
 }
 
 int fmoe_ops_cpu_threads(const struct fmoe_op_routes *r)

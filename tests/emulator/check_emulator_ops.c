@@ -7,6 +7,7 @@
 #include "common/base/cleanup.h"
 #include "emulator/device_emulated.h"
 #include "fmoe/ops/private.h"
+#include "kernels/gpu/src/ops/ops_args.h"
 #include "support/mf_check.h"
 
 #define BUFFERS_MAX 32
@@ -368,12 +369,15 @@ MF_TEST(test_permute_ep, .rows = 2 * ROWS(sizes))
     });
 }
 
-MF_TEST(test_permute_padded, .rows = ROWS(sizes))
+/* Also with more source rows than a sort has bins: padded mode does not sort. */
+MF_TEST(test_permute_padded, .rows = 2 * ROWS(sizes))
 {
-    const struct sizes *at = begin(_i);
+    const struct sizes *at = begin(_i / 2);
     struct sizes s = *at;
-    size_t source_rows = (size_t)s.experts;
+    size_t source_rows;
 
+    s.experts += _i % 2 * MF_OP_BINS_MAX;
+    source_rows = (size_t)s.experts;
     s.topk = 1;
     s.invalid = false;
     struct fmoe_op_permute_ep a = {
