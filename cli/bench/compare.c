@@ -32,7 +32,7 @@ static int max_looks(const struct mf_compare_plan *plan)
     return looks;
 }
 
-static bool is_wrong(const struct mf_compared *c)
+bool mf_compared_is_wrong(const struct mf_compared *c)
 {
     return c->wrong[MF_SIDE_OLD] || c->wrong[MF_SIDE_NEW];
 }
@@ -62,7 +62,7 @@ static void verify(struct comparison *d)
 static void sample_round(struct comparison *d, double *us[MF_SIDES], size_t round)
 {
     bool swapped = mf_philox(d->plan->seed, d->row_index, round).v[0] & 1;
-    for (int position = 0; position < MF_SIDES && !is_wrong(d->c); position++) {
+    for (int position = 0; position < MF_SIDES && !mf_compared_is_wrong(d->c); position++) {
         enum mf_side i = swapped ? MF_SIDES - 1 - position : position;
         set_status(d, i, mf_entrant_sample(&d->side[i], &us[i][round], d->c->reason[i]));
     }
@@ -80,9 +80,9 @@ static int sample(struct comparison *d)
 
     sample_round(d, d->us, 0);
     for (;;) {
-        for (; d->n < look && !is_wrong(d->c); d->n++)
+        for (; d->n < look && !mf_compared_is_wrong(d->c); d->n++)
             sample_round(d, d->us, d->n);
-        if (is_wrong(d->c))
+        if (mf_compared_is_wrong(d->c))
             return 0;
         if (mf_paired_judge(d->us[MF_SIDE_OLD], d->us[MF_SIDE_NEW], d->n, &rule, d->scratch, &d->c->paired) <
             0)
@@ -95,7 +95,7 @@ static int sample(struct comparison *d)
 
 static void set_medians(struct comparison *d)
 {
-    if (is_wrong(d->c))
+    if (mf_compared_is_wrong(d->c))
         return;
     d->c->rounds = (int64_t)d->n;
     for (enum mf_side i = 0; i < MF_SIDES; i++) {
@@ -124,7 +124,7 @@ int mf_compare_rows(struct mf_bench *b, const struct mf_compare_plan *plan, size
     if (mf_race_buffers_init(&d.buffers, session) < 0)
         return mf_cli_out_of_memory();
     verify(&d);
-    if (!is_wrong(c))
+    if (!mf_compared_is_wrong(c))
         code = sample(&d);
     set_medians(&d);
     return code;

@@ -28,6 +28,9 @@ struct mf_compared {
     int64_t rounds;      /* number of rounds; 0 if not measured */
 };
 
+/* True if one of the sides is wrong. */
+bool mf_compared_is_wrong(const struct mf_compared *c);
+
 /* Measures c, whose rows must both be set. `number` is the row's index; it varies the random order. If a side
  * is wrong, stores the reason in c and returns 0. On other errors prints a message and returns the exit code.
  */

@@ -14,11 +14,6 @@ static bool is_alone(const struct mf_compared *c)
     return !c->row[MF_SIDE_OLD] || !c->row[MF_SIDE_NEW];
 }
 
-static bool is_wrong(const struct mf_compared *c)
-{
-    return c->wrong[MF_SIDE_OLD] || c->wrong[MF_SIDE_NEW];
-}
-
 static const struct mf_shape *shape_of(const struct mf_compared *c)
 {
     return &(c->row[MF_SIDE_OLD] ? c->row[MF_SIDE_OLD] : c->row[MF_SIDE_NEW])->shape;
@@ -28,7 +23,7 @@ static const char *verdict_of(const struct mf_compared *c)
 {
     if (is_alone(c))
         return only_in[c->row[MF_SIDE_OLD] ? MF_SIDE_OLD : MF_SIDE_NEW];
-    if (is_wrong(c))
+    if (mf_compared_is_wrong(c))
         return "WRONG";
     return mf_paired_verdict_name(c->is_same ? MF_PAIRED_SAME : c->paired.verdict);
 }
@@ -39,7 +34,7 @@ void mf_compare_count(struct mf_compare_sum *sum, const struct mf_compared *c)
         sum->n_alone[c->row[MF_SIDE_OLD] ? MF_SIDE_OLD : MF_SIDE_NEW]++;
         return;
     }
-    if (is_wrong(c)) {
+    if (mf_compared_is_wrong(c)) {
         sum->n_wrong++;
         return;
     }
@@ -70,7 +65,7 @@ void mf_compare_print_row(const struct mf_compared *c)
         printf("%s\n", brief);
     } else if (c->is_same) {
         printf("%-44s same pipeline in both tables\n", brief);
-    } else if (is_wrong(c)) {
+    } else if (mf_compared_is_wrong(c)) {
         printf("%s\n", brief);
         for (enum mf_side i = 0; i < MF_SIDES; i++) {
             if (c->wrong[i])
