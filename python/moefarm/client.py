@@ -93,7 +93,8 @@ def _check_hash(reply: Reply) -> str:
     sha256 = hashlib.sha256(reply.body).hexdigest()
     if reply.headers.get("etag", "").removeprefix("W/") != f'"{sha256}"':
         raise ClientError(f"{reply.request}: the reply was cut or changed on the way: its SHA-256 is "
-                          f"{sha256}, its ETag {reply.headers.get('etag')}; run the command again")
+                          f"{sha256}, its ETag {reply.headers.get('etag')}; try again, or check for a "
+                          "proxy that changes replies")
     return sha256
 
 

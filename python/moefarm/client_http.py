@@ -129,6 +129,25 @@ def _pause(attempt: int, reply: Optional[Reply]) -> float:
         return 0.2 * float(1 << attempt)
 
 
+def _target(path: str, query: Optional[Mapping[str, Any]]) -> str:
+    values: List[Tuple[str, str]] = []
+    for name, value in (query or {}).items():
+        if value is not None:
+            values.append((name, str(int(value)) if isinstance(value, bool) else str(value)))
+    return path + ("?" + urllib.parse.urlencode(values) if values else "")
+
+
+def _advice(method: str, error: Exception) -> str:
+    """Says what to do after the last attempt of a request."""
+    if isinstance(error, ConnectionRefusedError):
+        return "check that moefarmd runs there"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return "check the CA file (ca_file, MOEFARM_CA) and the host name of the certificate"
+    if method == "GET":
+        return "try again later"
+    return "check whether the farm executed the request before you repeat it"
+
+
 class Connection:
     """Sends requests to one farm, one at a time, and keeps the connection open between them."""
 
@@ -159,7 +178,7 @@ class Connection:
         """Sends a request and returns the reply if its status is 2xx or 304. If the connection breaks, sends
         the request again only if it is repeatable: a GET, or a POST that has no effect the second time.
         Raises ApiError if the farm refuses the request, ClientError if it does not answer in time."""
-        target = self._target(path, query)
+        target = _target(path, query)
         end = time.monotonic() + self._timeout_s
         repeatable = repeatable or method == "GET"
         if not repeatable:
@@ -174,7 +193,8 @@ class Connection:
                 again = reply.status in BUSY
             except (OSError, http.client.HTTPException) as error:
                 self.close()
-                failure = ClientError(self._unreached(method, target, error))
+                failure = ClientError(f"{self._name(method, target)}: {error or type(error).__name__}; "
+                                      f"{_advice(method, error)}")
                 # A refused connection has sent nothing.
                 again = (repeatable or isinstance(error, ConnectionRefusedError)) and not isinstance(
                     error, ssl.SSLCertVerificationError)
@@ -184,18 +204,9 @@ class Connection:
             time.sleep(pause)
         raise AssertionError("the last attempt returns or raises")
 
-    def _target(self, path: str, query: Optional[Mapping[str, Any]]) -> str:
-        values: List[Tuple[str, str]] = []
-        for name, value in (query or {}).items():
-            if value is not None:
-                values.append((name, str(int(value)) if isinstance(value, bool) else str(value)))
-        return self._prefix + path + ("?" + urllib.parse.urlencode(values) if values else "")
-
-    def _unreached(self, method: str, target: str, error: Exception) -> str:
-        advice = ("check that moefarmd runs there" if isinstance(error, ConnectionRefusedError)
-                  else "check the CA file (ca_file, MOEFARM_CA) and the host name of the certificate"
-                  if isinstance(error, ssl.SSLCertVerificationError) else "run the command again")
-        return f"{method} {self.url}{target[len(self._prefix):]}: {error or type(error).__name__}; {advice}"
+    def _name(self, method: str, target: str) -> str:
+        """The request in messages."""
+        return f"{method} {self.url}{target}"
 
     def _connect(self) -> http.client.HTTPConnection:
         if self._tls:
@@ -210,7 +221,7 @@ class Connection:
         connection = self._http
         if connection.sock:
             connection.sock.settimeout(max(end - time.monotonic(), 0.001))
-        connection.request(method, target, body=body, headers={**self._headers, **headers})
+        connection.request(method, self._prefix + target, body=body, headers={**self._headers, **headers})
         response = connection.getresponse()
         chunks, n = [], 0
         while chunk := response.read1(_CHUNK):
@@ -218,7 +229,7 @@ class Connection:
             n += len(chunk)
             if n > REPLY_MAX:
                 self.close()
-                raise ClientError(f"{method} {self.url}{target}: the reply exceeds {REPLY_MAX >> 20} MiB")
+                raise ClientError(f"{self._name(method, target)}: the reply exceeds {REPLY_MAX >> 20} MiB")
             if time.monotonic() > end:
                 raise TimeoutError(f"no complete reply in {self._timeout_s:g} s")
         response.close()
@@ -227,5 +238,4 @@ class Connection:
         names: Dict[str, str] = {name.lower(): value for name, value in response.getheaders()}
         if response.will_close:
             self.close()
-        return Reply(f"{method} {self.url}{target[len(self._prefix):]}", response.status, names,
-                     b"".join(chunks))
+        return Reply(self._name(method, target), response.status, names, b"".join(chunks))

@@ -313,7 +313,8 @@ class Failing(unittest.TestCase):
             self.assertEqual(c.submit([]).batch, 7)
             keys = {request.headers["Idempotency-Key"] for request in self.requests}
             self.assertEqual((len(self.requests), len(keys)), (2, 1))
-        with self.server(lambda n, _: (0, {}, b"")) as c, self.assertRaises(ClientError):
+        with self.server(lambda n, _: (0, {}, b"")) as c, \
+                self.assertRaisesRegex(ClientError, "check whether the farm executed the request"):
             c.stage("c", 1)
         self.assertEqual(len(self.requests), 1)
         with self.server(lambda n, _: (429, {"Retry-After": "60"}, b"")) as c, \
@@ -349,6 +350,11 @@ class Failing(unittest.TestCase):
                 mock.patch.object(client_http, "REPLY_MAX", 100000), \
                 self.assertRaisesRegex(ClientError, "the reply exceeds"):
             c.batch(1)
+        with self.server(lambda n, _: (200, {}, b" " * 200000)) as c, \
+                mock.patch.object(client_http, "REPLY_MAX", 100000), \
+                Client(c._connection.url + "/farm") as behind_proxy, \
+                self.assertRaisesRegex(ClientError, r"^GET http://127.0.0.1:\d+/farm/api/v1/batches/1: "):
+            behind_proxy.batch(1)
         silent = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(silent.close)
         before = time.monotonic()
