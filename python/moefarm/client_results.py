@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type, Ty
 from moefarm.client_http import ClientError, FieldError
 
 T = TypeVar("T")
-_CLASS = {"json": "class"}
+_MEMBERS = {"device_class": "class"}  # members whose name is a keyword of Python
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Worker:
     id: int
     name: str
     host: str
-    device_class: str = dataclasses.field(metadata=_CLASS)
+    device_class: str
     model: str
     simulated: bool
     state: str  # idle, busy, draining, lost, gone
@@ -74,7 +74,7 @@ class ModelLayer:
 class Waiting:
     """Tasks that no connected worker can run, with the reason."""
 
-    device_class: Optional[str] = dataclasses.field(metadata=_CLASS)
+    device_class: Optional[str]
     tasks: int
     reason: str
 
@@ -107,7 +107,7 @@ class Task:
 
     id: int
     batch: int
-    device_class: Optional[str] = dataclasses.field(metadata=_CLASS)
+    device_class: Optional[str]
     model: Optional[str]
     state: str
     reason: str
@@ -166,7 +166,7 @@ class Rejection:
 class LeftOut:
     """A row that an export leaves out, with the reason."""
 
-    device_class: str = dataclasses.field(metadata=_CLASS)
+    device_class: str
     model: Optional[str]
     shape: str
     us: Optional[float]
@@ -178,7 +178,7 @@ class Lookup:
     """The row (`csv`, for moefarm and aiter) or configuration (for vllm and sglang) that serves a call."""
 
     consumer: str
-    device_class: str = dataclasses.field(metadata=_CLASS)
+    device_class: str
     model: str
     token: int
     exact: bool
@@ -279,7 +279,7 @@ class Miss:
     """A shape that production looked up and did not find, `count` times."""
 
     id: int
-    device_class: str = dataclasses.field(metadata=_CLASS)
+    device_class: str
     shape: Mapping[str, Any]
     count: int
     sources: int
@@ -291,7 +291,7 @@ class Miss:
 @dataclasses.dataclass(frozen=True)
 class MissBatch:
     batch: int
-    device_class: str = dataclasses.field(metadata=_CLASS)
+    device_class: str
     shapes: int
 
 
@@ -373,7 +373,7 @@ def _object(kind: Any, value: Any, at: str) -> Any:
         raise _wrong(at, "an object", value)
     hints, members = typing.get_type_hints(kind), {}
     for field in dataclasses.fields(kind):
-        name = field.metadata.get("json", field.name)
+        name = _MEMBERS.get(field.name, field.name)
         if name in value:
             members[field.name] = _value(hints[field.name], value[name], f"{at}.{name}")
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
