@@ -220,9 +220,19 @@ def lines(results: Sequence[Result], baseline: str = "grouped_mm") -> Iterator[s
     yield f"ratio: tokens/s divided by that of {baseline}"
 
 
+def _is_positive(text: str) -> bool:
+    return text.isdecimal() and int(text) > 0
+
+
+def _number(text: str) -> int:
+    if not _is_positive(text):
+        raise argparse.ArgumentTypeError(f"'{text}': expected a number from 1")
+    return int(text)
+
+
 def _numbers(text: str) -> List[int]:
     numbers = text.split(",")
-    if not all(part.isdecimal() and int(part) > 0 for part in numbers):
+    if not all(_is_positive(part) for part in numbers):
         raise argparse.ArgumentTypeError(f"'{text}': expected numbers from 1, separated by commas")
     return [int(part) for part in numbers]
 
@@ -240,7 +250,7 @@ def _options(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=sorted(MODELS), default="qwen3-30b-a3b",
                         help="sizes of the model (default: qwen3-30b-a3b)")
-    parser.add_argument("--layers", type=int, help="number of layers (default: 2 to 6, by model)")
+    parser.add_argument("--layers", type=_number, help="number of layers (default: 2 to 6, by model)")
     parser.add_argument("--table", help="tuned table (default: none, libfmoe's fallback serves every call)")
     parser.add_argument("--batch", type=_numbers, default=[1, 16, 64, 256],
                         help="batch sizes (default: 1,16,64,256)")

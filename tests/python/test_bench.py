@@ -45,6 +45,9 @@ class Bench(unittest.TestCase):
         for option, value, expected in (
                 ("--batch", "1,0", "'1,0': expected numbers from 1, separated by commas"),
                 ("--batch", "", "'': expected numbers from 1"), ("--batch", "x", "'x': expected numbers"),
+                ("--layers", "0", "'0': expected a number from 1"),
+                ("--layers", "-2", "'-2': expected a number from 1"),
+                ("--layers", "x", "'x': expected a number from 1"),
                 ("--experts", "eagre", "'eagre': expected names from eager,batched_mm,grouped_mm,moefarm"),
                 ("--model", "none", "invalid choice: 'none'")):
             with self.subTest(option=option, value=value), self.assertRaises(SystemExit) as ended, \
