@@ -28,13 +28,13 @@ _functional = torch.nn.functional
 
 
 class Prepared(NamedTuple):
-    """What `prepare` did."""
+    """The result of `prepare`."""
 
     layers: List[Layer]  # one per experts module, in the order of the model
     workspace_bytes: int  # of the buffer that all layers share
 
 
-# ---- what a module computes ----
+# ---- experts modules ----
 
 
 class _Activation(NamedTuple):
@@ -145,8 +145,8 @@ class _Experts:
 
     @staticmethod
     def _replace(parameter: torch.nn.Parameter, packed: torch.Tensor) -> None:
-        """Gives packed weights to the parameter as one dimension, so that other implementations of the
-        experts fail instead of computing with elements in another order."""
+        """Lets the parameter share the memory of the packed weights. Reordered weights get one dimension, so
+        that other experts implementations fail instead of computing with them."""
         parameter.requires_grad_(False)
         if packed.data_ptr() != parameter.data_ptr():
             parameter.data = packed.view(-1)
@@ -184,15 +184,16 @@ def prepare(model: Any, table: Union[None, str, "os.PathLike[str]", Sequence[str
     Opens a layer per experts module, packs its weights, replaces the data of the module's parameters by the
     packed weights, allocates the workspace that all layers share, selects the experts implementation
     "moefarm", and prints what it did. Call it after the model is on its device and before torch.compile or
-    the capture of a graph. Afterwards the weights are in the kernels' layout: the model can neither be
-    trained nor saved, and other experts implementations fail.
+    the capture of a graph. Do not train or save the model afterwards: its weights are in the kernels' layout.
+    A parameter whose elements are reordered becomes one-dimensional, so other experts implementations fail.
 
     table: path of a table that moefarm exported for consumer moefarm, a list of paths, or None (every call is
         served by a fallback).
     max_tokens: largest number of tokens of one call; a longer prompt runs in several calls.
     topk: experts per token, if the model's configuration does not have it.
 
-    Raises moefarm.Error if a module is not supported; the model is then unchanged."""
+    Raises moefarm.Error and leaves the model unchanged if a module or the table is refused. After an error
+    while weights are packed, for example for lack of memory, load the model again."""
     _check_version()
     experts = [_Experts(name, module, topk) for name, module in _experts_modules(model)]
     if not experts:
