@@ -218,9 +218,8 @@ class Family(abc.ABC):
         run-config` and `moefarm compare`. The kernel computes the whole layer. An exception is the reason why
         the row cannot run.
 
-        A row of AITER's table has its columns (gfx, cu_num, token, …, block_m, kernelName1, …). An entry of
-        a configuration file of vLLM or SGLang has one, `config`: the name of the candidate with this
-        configuration (families/triton_moe/config.py)."""
+        row: the columns of AITER's table by name; for vLLM and SGLang only `config`, the name of the
+            candidate that has the configuration (families/triton_moe/config.py)."""
         raise NotImplementedError(f"family {self.name} cannot run rows of a table: it has no open_row")
 
     def convert_weights(self, candidate: Candidate, shape: Shape, weights: Mapping[str, Tensor]) -> Any:
