@@ -264,7 +264,7 @@ def activate(g: torch.Tensor, act_type: str, gated: bool) -> torch.Tensor:
 
 def quantise_rows(x: torch.Tensor,
                   dtype: torch.dtype = torch.float8_e4m3fn) -> Tuple[torch.Tensor, torch.Tensor]:
-    """Returns x [rows, columns] in FP8 and one scale per row (float32 [rows]); x is about the product."""
+    """Returns x [rows, columns] in FP8 and one scale per row (float32 [rows]); x is about their product."""
     most = torch.finfo(dtype).max
     scale = (x.abs().amax(-1, keepdim=True).float() / most).clamp(min=1e-12)
     return (x.float() / scale).clamp(-most, most).to(dtype), scale.squeeze(-1)

@@ -4,8 +4,8 @@ usage: PYTHONPATH=python MOEFARM_LIBRARY=…/libfmoe.so python3 tests/gpu/ops_ti
 
 The chain of permute_with_ep is argsort, slice, floor division and gather; that of unpermute_with_ep is gather
 (of the probabilities), multiplication, floor division and index_add. All run in bfloat16 with H = 7168, k = 8
-and 256 experts. Rates count the least traffic: each token once and each row once. They are compared with a
-copy of 1 GB within device memory."""
+and 256 experts. Rates count the minimum traffic, each token and each row once, and are printed as a
+percentage of the rate of a 1 GB copy in device memory."""
 from __future__ import annotations
 
 import argparse
@@ -47,7 +47,7 @@ def graph_us(call: Callable[[], object]) -> float:
 
 
 def eager_us(call: Callable[[], object], n: int = 200) -> float:
-    """Host microseconds of a call, with the device idle behind it."""
+    """Host microseconds of a call, without waiting for the device."""
     call()
     torch.cuda.synchronize()
     begin = time.perf_counter()

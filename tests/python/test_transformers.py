@@ -89,7 +89,7 @@ def prepared(kind: str, **options: Any) -> Any:
 
 
 class Routed(NamedTuple):
-    """What a router chose for the last token of a step."""
+    """A router's choice for the last token of a step."""
 
     logits: torch.Tensor  # [1, experts]
     ids: torch.Tensor  # [1, topk], ascending
@@ -195,7 +195,7 @@ class Prepare(unittest.TestCase):
             with self.assertRaises((RuntimeError, IndexError)):
                 logits(model, prompt())
 
-    def test_copied_model_is_prepared(self) -> None:
+    def test_prepared_twice(self) -> None:
         model = prepared("qwen3")
         with self.assertRaisesRegex(moefarm.Error, "is prepared already"):
             moefarm.prepare(model)

@@ -27,7 +27,7 @@ _FIX = "choose another --moe-runner-backend"
 
 
 def activate() -> None:
-    """Registers the runner. A version of SGLang without the interface is left alone, with a warning."""
+    """Registers the runner, or logs a warning if this version of SGLang lacks the interface."""
     try:
         runner = importlib.import_module(_PACKAGE + ".moe_runner.runner")
         register = runner.register_moe_runner_core

@@ -7,8 +7,8 @@ would run vLLM's Triton kernels run libfmoe's instead, if libfmoe supports them:
     MOEFARM_TABLE=/srv/tuned_fmoe.csv vllm serve MODEL --moe-backend triton
 
 vLLM has no registry for other experts classes, so `activate` wraps the function backend_to_kernel_cls of its
-two modules that choose the class (vLLM 0.33). Where that function or the base class is different, vLLM stays
-as it is, with a warning."""
+two modules that choose the class (vLLM 0.33). If that function or the base class differs, `activate` logs a
+warning and changes nothing."""
 from __future__ import annotations
 
 import functools
