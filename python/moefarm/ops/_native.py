@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import threading
 import weakref
 from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple
@@ -142,16 +143,13 @@ _FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "fmoe_op_shuffled_elements": (ctypes.c_int, [c_char_p, c_int64, c_int64, c_int32, c_void_p, c_void_p]),
     **{f"fmoe_op_{name}": (ctypes.c_int, [c_void_p, c_void_p, c_void_p]) for name in _OPERATORS},
 }
-_declared = False
 
 
+@functools.lru_cache(maxsize=None)
 def library() -> Any:
     """libfmoe, with the functions of fmoe_ops.h declared."""
-    global _declared
     loaded = _library.load()
-    if not _declared:
-        _library.declare(loaded, _FUNCTIONS)
-        _declared = True
+    _library.declare(loaded, _FUNCTIONS)
     return loaded
 
 

@@ -98,7 +98,7 @@ def _add_rows(permuted: torch.Tensor, row_of: torch.Tensor, probs: Optional[torc
 
 def _unpermute_rows(permuted: torch.Tensor, row_of: torch.Tensor, probs: Optional[torch.Tensor], first: int,
                     last: int) -> torch.Tensor:
-    out = permuted.new_empty((row_of.shape[0], permuted.shape[1]))
+    out = _unpermute_rows_fake(permuted, row_of, probs, first, last)
     _add_rows(permuted, row_of, probs, first, last, out)
     return out
 
@@ -249,16 +249,16 @@ def _permute_with_ep_fake(tokens: torch.Tensor, indices: torch.Tensor, probs: Op
 def _permute_with_ep(tokens: torch.Tensor, indices: torch.Tensor, probs: Optional[torch.Tensor], first: int,
                      last: int, padded_mode: bool, num_experts: int) -> EpPermuted:
     ops = _native.operators(tokens)
-    two = indices.view(-1, 1) if indices.dim() == 1 else indices
-    routes = _native.routes_of("indices", two, tokens.shape[0] if padded_mode else num_experts)
-    if not padded_mode and two.shape[0] != tokens.shape[0]:
-        _native.refuse("rows of indices", two.shape[0], str(tokens.shape[0]))
+    ids = indices.view(-1, 1) if indices.dim() == 1 else indices
+    routes = _native.routes_of("indices", ids, tokens.shape[0] if padded_mode else num_experts)
+    if not padded_mode and ids.shape[0] != tokens.shape[0]:
+        _native.refuse("rows of indices", ids.shape[0], str(tokens.shape[0]))
     out = _permute_with_ep_fake(tokens, indices, probs, first, last, padded_mode, num_experts)
     workspace = ops.sort_workspace(routes)
     ops.run("permute_ep", _native.PermuteEp(
         routes, first, last, padded_mode, 0,
         _native.Rows(tokens.data_ptr(), out[0].data_ptr(), _rows("tokens", tokens, tokens)),
-        _native.pointer("probs", probs, tokens, torch.float32, tuple(two.shape)),
+        _native.pointer("probs", probs, tokens, torch.float32, ids.shape),
         None if probs is None else out[2].data_ptr(), out[1].data_ptr(), workspace.data_ptr()))
     return out
 
@@ -343,6 +343,7 @@ def unpermute_with_ep(permuted_tokens: torch.Tensor, sorted_indices: torch.Tenso
     if topk < 1 or sorted_indices.numel() % topk != 0:
         _native.refuse("num_topk", topk, f"a divisor of the {sorted_indices.numel()} sorted_indices")
     first, last = (0, permuted_tokens.shape[0]) if range is None else (int(range[0]), int(range[1]))
-    two = probs.view(-1, topk) if probs is not None else None
-    out: torch.Tensor = _unpermute_rows_op(permuted_tokens, sorted_indices.view(-1, topk), two, first, last)
+    weights = None if probs is None else probs.view(-1, topk)
+    row_of = sorted_indices.view(-1, topk)
+    out: torch.Tensor = _unpermute_rows_op(permuted_tokens, row_of, weights, first, last)
     return out

@@ -22,22 +22,20 @@ def _align_sizes(n: int, experts: int, block: int, whole_blocks: bool) -> Tuple[
 
 def _align(topk_ids: torch.Tensor, block_size: int, num_experts: int, expert_map: Optional[torch.Tensor],
            pad_sorted_ids: bool, ignore_invalid_experts: bool, return_scatter_idx: bool) -> Sorted:
-    ops, n = _native.operators(topk_ids), topk_ids.numel()
+    ops = _native.operators(topk_ids)
     routes = _native.routes_of("topk_ids", topk_ids, num_experts)
     if block_size < 1:
         _native.refuse("block_size", block_size, "1 or more rows per block")
-    rows, blocks = _align_sizes(n, num_experts, block_size, pad_sorted_ids)
-    sorted_ids, expert_ids = topk_ids.new_empty(rows, dtype=torch.int32), topk_ids.new_empty(
-        blocks, dtype=torch.int32)
-    num_post_pad = topk_ids.new_empty(1, dtype=torch.int32)
-    scatter_idx = topk_ids.new_empty((n if return_scatter_idx else 0, 1), dtype=torch.int32)
+    out = _align_fake(topk_ids, block_size, num_experts, expert_map, pad_sorted_ids, ignore_invalid_experts,
+                      return_scatter_idx)
+    sorted_ids, expert_ids, num_post_pad, scatter_idx = out
     workspace = ops.sort_workspace(routes)
     ops.run("align", _native.Align(
         routes, block_size, ignore_invalid_experts,
         _native.pointer("expert_map", expert_map, topk_ids, torch.int32, (num_experts,)),
-        sorted_ids.data_ptr(), rows, expert_ids.data_ptr(), num_post_pad.data_ptr(),
+        sorted_ids.data_ptr(), len(sorted_ids), expert_ids.data_ptr(), num_post_pad.data_ptr(),
         scatter_idx.data_ptr() if return_scatter_idx else None, workspace.data_ptr()))
-    return sorted_ids, expert_ids, num_post_pad, scatter_idx
+    return out
 
 
 def _align_fake(topk_ids: torch.Tensor, block_size: int, num_experts: int,
