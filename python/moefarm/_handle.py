@@ -110,11 +110,6 @@ class Handle:
                                                       ctypes.byref(error)), error)
         weakref.finalize(self, self.library.fmoe_report_stop, self.pointer)  # also at the end of the process
 
-    def rows(self) -> _library.Rows:
-        rows = _library.Rows()
-        self.library.fmoe_rows(self.pointer, ctypes.byref(rows))
-        return rows
-
 
 _handles: "weakref.WeakValueDictionary[Tuple[torch.device, Tuple[str, ...]], Handle]" = (
     weakref.WeakValueDictionary())

@@ -37,13 +37,6 @@ class ErrorText(ctypes.Structure):
     _fields_ = [("text", c_char * 512)]
 
 
-class Rows(ctypes.Structure):
-    """struct fmoe_rows"""
-
-    _fields_ = [("n", c_size_t), ("n_other_model", c_size_t), ("model", c_char * 96),
-                ("other_model", c_char * 96)]
-
-
 class LayerModel(ctypes.Structure):
     """struct fmoe_layer_model"""
 
@@ -95,12 +88,9 @@ _FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "fmoe_open": (c_int, [c_char_p, c_void_p, c_size_t, c_void_p, c_void_p]),
     "fmoe_close": (None, [c_void_p]),
     "fmoe_reload": (c_int, [c_void_p, c_void_p, c_size_t, c_void_p]),
-    "fmoe_drop_old": (c_int, [c_void_p]),
-    "fmoe_rows": (None, [c_void_p, c_void_p]),
     "fmoe_layer_open": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p]),
     "fmoe_layer_close": (None, [c_void_p]),
     "fmoe_workspace_bytes": (c_size_t, [c_void_p]),
-    "fmoe_max_workspace_bytes": (c_size_t, [c_void_p]),
     "fmoe_layer_weight": (c_int, [c_void_p, c_int, c_void_p]),
     "fmoe_layer_pack": (c_int, [c_void_p, c_int, c_void_p, c_void_p]),
     "fmoe_layer_pack_device": (c_int, [c_void_p, c_int, c_void_p, c_void_p, c_void_p]),

@@ -16,7 +16,7 @@ from moefarm import _library
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 Structures = Dict[str, Type[ctypes.Structure]]
 STRUCTURES: Structures = {
-    "fmoe_error": _library.ErrorText, "fmoe_rows": _library.Rows, "fmoe_layer_model": _library.LayerModel,
+    "fmoe_error": _library.ErrorText, "fmoe_layer_model": _library.LayerModel,
     "fmoe_weight": _library.Weight, "fmoe_served": _library.Served, "fmoe_call": _library.Call,
     "fmoe_calibration": _library.Calibration}
 
