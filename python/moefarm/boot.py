@@ -345,6 +345,11 @@ def guarded(function: Callable[..., Optional[str]]) -> Callable[..., int]:
     return call
 
 
+def argv_of(words: Sequence[str]) -> Any:
+    """The words as a C array that ends with NULL."""
+    return (ctypes.c_char_p * (len(words) + 1))(*(os.fsencode(word) for word in words), None)
+
+
 class Host:
     """A C library and the families and kernels that it knows by number."""
 
@@ -420,7 +425,7 @@ class Host:
     def enumerate_command(self, module: str, family: Family) -> Any:
         """The command of the process that lists the candidates of a family, for C."""
         command = [sys.executable, "-I", "-S", os.path.abspath(__file__), "--enumerate", module, family.name]
-        return (ctypes.c_char_p * (len(command) + 1))(*(os.fsencode(word) for word in command), None)
+        return argv_of(command)
 
 
 class Runner(Host):
@@ -510,8 +515,7 @@ class Cli(Host):
             self.families.append(family)
 
     def run(self, arguments: Sequence[str]) -> int:
-        argv = (ctypes.c_char_p * (len(arguments) + 1))(*(os.fsencode(word) for word in arguments), None)
-        return int(self.library.moefarm_cli_run(len(arguments), argv))
+        return int(self.library.moefarm_cli_run(len(arguments), argv_of(arguments)))
 
 
 def cli_main(library: str, device: str, modules: Sequence[str], arguments: Sequence[str]) -> int:
