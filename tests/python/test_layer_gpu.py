@@ -1,15 +1,10 @@
 """The cases of test_layer on a GPU, and the layer in CUDA graphs and on several streams."""
-import os
 import unittest
 from typing import Any
 
-try:
-    import torch
-except ImportError as error:
-    raise unittest.SkipTest(f"no PyTorch: {error}") from error
-if not torch.cuda.is_available():
-    raise unittest.SkipTest("no GPU")
-os.environ["MOEFARM_TEST_TORCH_DEVICE"] = f"cuda:{torch.cuda.current_device()}"
+import select_gpu  # noqa: F401; first: the tests read its variable
+
+import torch
 
 import moe_reference as reference
 from test_layer import BF16, Errors as Errors, Operator as Operator, Results as Results

@@ -1,14 +1,9 @@
 """The cases of test_ops_sort, test_ops_permute and test_ops_format on a GPU, and operators in CUDA graphs."""
-import os
 import unittest
 
-try:
-    import torch
-except ImportError as error:
-    raise unittest.SkipTest(f"no PyTorch: {error}") from error
-if not torch.cuda.is_available():
-    raise unittest.SkipTest("no GPU")
-os.environ["MOEFARM_TEST_TORCH_DEVICE"] = f"cuda:{torch.cuda.current_device()}"
+import select_gpu  # noqa: F401; first: the tests read its variable
+
+import torch
 
 import ops_reference as reference
 from moefarm import ops
