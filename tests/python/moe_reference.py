@@ -1,4 +1,4 @@
-"""A fused MoE layer in a few lines of torch, in float32, and quantisers of weights."""
+"""A fused MoE layer in a few lines of torch, in float32, and a quantiser of weights."""
 from typing import Callable, Optional, Tuple
 
 import torch
@@ -49,30 +49,3 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def relative_error(y: torch.Tensor, reference: torch.Tensor) -> float:
     return float((y.float() - reference).norm() / reference.norm())
-
-
-# ---- quantised weights ----
-
-FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-
-
-def _decode_nibbles(q: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Two elements per byte, the even column in the low nibble."""
-    q = q.view(torch.uint8)
-    pairs = torch.stack((q & 15, q >> 4), -1).flatten(-2).long()
-    return values.to(q.device)[pairs]
-
-
-def dequantise(q: torch.Tensor, scale: torch.Tensor, factor: Optional[torch.Tensor],
-               fmt: str) -> torch.Tensor:
-    """The values of what moefarm.ops.quantise returned for weights [E, N, K], float32."""
-    if "fp4" in fmt:
-        elements = _decode_nibbles(q, torch.tensor([*FP4, *(-v for v in FP4)]))
-    elif "int4" in fmt:
-        elements = _decode_nibbles(q, torch.tensor([*range(8), *range(-8, 0)], dtype=torch.float32))
-    else:
-        elements = q.float()
-    rows, columns = elements.shape[-2:]
-    down, across = rows // scale.shape[-2], columns // scale.shape[-1]
-    elements = elements * scale.float().repeat_interleave(down, -2).repeat_interleave(across, -1)
-    return elements if factor is None else elements / factor.view(-1, 1, 1)

@@ -6,6 +6,7 @@ import torch
 
 import moe_reference as reference
 import moefarm
+from ops_reference import dequantise
 
 DEVICE = os.environ.get("MOEFARM_TEST_TORCH_DEVICE", "cpu")
 H, I, E, K = 512, 256, 16, 4
@@ -33,7 +34,7 @@ def weights_of(activation: Any = reference.silu_gate) -> Weights:
     x = inputs(256, seed=12)[0]
     h = activation(x.float() @ w1.float().transpose(1, 2)).flatten(0, 1)
     calibration = torch.stack([moefarm.ops.nvfp4_factor(x), moefarm.ops.nvfp4_factor(h)])
-    w1, w2 = (reference.dequantise(*parts, "nvfp4").bfloat16() for parts in ((q1, s1, f1), (q2, s2, f2)))
+    w1, w2 = (dequantise(*parts, "nvfp4").bfloat16() for parts in ((q1, s1, f1), (q2, s2, f2)))
     return Weights(w1, w2, {"w1": q1, "w2": q2, "w1_scale": s1, "w2_scale": s2, "w1_factor": f1,
                             "w2_factor": f2, "calibration": calibration})
 

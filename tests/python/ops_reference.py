@@ -93,15 +93,16 @@ def nibbles(q: torch.Tensor) -> torch.Tensor:
     return torch.stack([q & 15, q >> 4], -1).flatten(-2)
 
 
-def dequantise(q: torch.Tensor, scale: torch.Tensor, format: str, rows: int, cols: int,
-               factor: Optional[torch.Tensor]) -> torch.Tensor:
-    """The values of a quantised matrix, in float32."""
+def dequantise(q: torch.Tensor, scale: torch.Tensor, factor: Optional[torch.Tensor],
+               format: str) -> torch.Tensor:
+    """The values of quantised matrices, in float32. moefarm.ops.quantise returns q, scale and factor."""
     if format in ("mxfp4", "nvfp4"):
         values = E2M1.to(q.device)[nibbles(q).long()]
     elif format.startswith("int4"):
         values = ((nibbles(q).int() ^ 8) - 8).float()
     else:
         values = q.float()
+    rows, cols = values.shape[-2:]
     tall, wide = -(-rows // scale.shape[-2]), -(-cols // scale.shape[-1])
     tall = 128 if format.endswith("128x128") else tall
     wide = {"128": 128, "128x128": 128, "32": 32}.get(format.split("_")[-1], wide)

@@ -10,6 +10,7 @@ except ImportError as error:
 
 import moe_reference as reference
 import moefarm
+from ops_reference import dequantise
 from test_layer import DEVICE, E, H, I, K, inputs, weights_of
 
 BF16, FP8, FP4, INT8, INT4 = ("torch.bfloat16", "torch.float8_e4m3fn", "torch.float4_e2m1fn_x2", "torch.int8",
@@ -55,7 +56,7 @@ class Formats(unittest.TestCase):
     def run_format(self, f: Format) -> None:
         w1, w2 = weights_of()
         (q1, s1, f1), (q2, s2, f2) = (moefarm.ops.quantise(w, f.codec) for w in (w1, w2))
-        d1, d2 = (reference.dequantise(*parts, f.codec) for parts in ((q1, s1, f1), (q2, s2, f2)))
+        d1, d2 = (dequantise(*parts, f.codec) for parts in ((q1, s1, f1), (q2, s2, f2)))
         x, ids, p = inputs(24)
         calibration: Optional[torch.Tensor] = calibration_of(x, d1) if f.calibrated else None
         layer = moefarm.Layer(None, model_dim=H, inter_dim=I, experts=E, topk=K, quant=f.quant, max_tokens=32,
@@ -70,7 +71,7 @@ class Formats(unittest.TestCase):
         for f in FORMATS:
             w = weights_of()[0]
             q, scale, factor = moefarm.ops.quantise(w, f.codec)
-            error = reference.relative_error(reference.dequantise(q, scale, factor, f.codec), w.float())
+            error = reference.relative_error(dequantise(q, scale, factor, f.codec), w.float())
             self.assertLess(error, 0.2 if "4" in f.weights else 0.04, f.codec)
 
 

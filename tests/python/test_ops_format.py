@@ -92,7 +92,7 @@ class Quantise(unittest.TestCase):
 
     def check(self, format: str, limit: float, x: torch.Tensor) -> None:
         q, scale, factor = ops.quantise(x, format)
-        y = reference.dequantise(q, scale, format, x.shape[-2], x.shape[-1], factor)
+        y = reference.dequantise(q, scale, factor, format)
         self.assertEqual((factor is None), format != "nvfp4")
         self.assertEqual(q.shape[-1], x.shape[-1] // (2 if q.dtype == torch.uint8 else 1))
         self.assertLess(float((y - x.float()).abs().max() / x.float().abs().max()), limit)
@@ -173,6 +173,15 @@ class Orders(unittest.TestCase):
         for order in ("a16w4_scale", "e8m0", "e8m0_1250", "8_4"):
             x = torch.randint(0, 255, (2, 128, 16), dtype=torch.uint8).to(DEVICE)
             self.assertTrue(torch.equal(ops.unshuffle(ops.shuffle(x, order), order, 128, 16), x), order)
+
+    def test_sizes_equal_libfmoes(self) -> None:
+        for order in ("16x16", "a16w4", "e8m0", "e8m0_1250", "32_4_4", "8_4"):
+            for rows, cols in ((128, 128), (416, 256)):
+                n = ctypes.c_int64()
+                self.assertEqual(_native.library().fmoe_op_shuffled_elements(
+                    order.encode(), rows, cols, 1, ctypes.byref(n), None), 0)
+                down, across = _format._padded(rows, cols, order)
+                self.assertEqual(down * across, n.value, order)
 
     def test_refusals(self) -> None:
         x = torch.zeros(17, 32, dtype=torch.uint8).to(DEVICE)

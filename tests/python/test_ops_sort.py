@@ -11,7 +11,7 @@ except ImportError as error:
 import moefarm
 import ops_reference as reference
 from moefarm import ops
-from moefarm.ops import _native
+from moefarm.ops import _native, _sort
 from ops_reference import DEVICE
 from test_library import check_layouts
 
@@ -43,6 +43,10 @@ class Align(unittest.TestCase):
         self.assertEqual((few[0].numel(), few[1].numel()), (64, 4))
         whole = ops.moe_align_block_size(reference.random_ids(9, 2, 4), 16, 4, pad_sorted_ids=True)
         self.assertEqual((whole[0].numel(), whole[1].numel()), (80, 5))
+        for n, experts, block in ((18, 4, 16), (4, 64, 16), (2048, 256, 64), (0, 8, 16)):
+            for whole_blocks in (False, True):
+                self.assertEqual(_sort._align_sizes(n, experts, block, whole_blocks)[0],
+                                 _native.library().fmoe_op_align_rows(n, experts, block, whole_blocks))
 
     def test_expert_map(self) -> None:
         """Rank 1 of 2: remote routes get rows in blocks of expert -1, or none."""
