@@ -126,7 +126,7 @@ check_board() {
 }
 
 check_peers() {
-    local start=$SECONDS end=$((SECONDS + ${SECONDS_PEERS:-300})) n=0 module shapes options=()
+    local start=$SECONDS end=$((SECONDS + ${SECONDS_PEERS:-300})) n=0 module shapes batch options=()
     echo "== peers =="
     for module in ${PEERS:?modules with families}; do
         options+=(--family-py "$module")
@@ -137,9 +137,9 @@ check_peers() {
         "$moefarm" submit "$shapes" --consumer any,moefarm,vllm --time-cap-ms 30000 --regret none
         n=$((n + 1))
     done
-    for shapes in $(seq $n); do
-        [ $SECONDS -ge $end ] || timeout $((end - SECONDS)) "$moefarm" watch "$shapes" | tail -n 3
-        "$python" "$here/python_gpu_table.py" peers "$shapes" || failed=1
+    for batch in $(seq $n); do
+        [ $SECONDS -ge $end ] || timeout $((end - SECONDS)) "$moefarm" watch "$batch" | tail -n 3
+        "$python" "$here/python_gpu_table.py" peers "$batch" || failed=1
     done
     echo "-- $((SECONDS - start)) s of wall time, of which the worker spent:"
     "$moefarm" report 1

@@ -111,7 +111,6 @@ class ExpertParallel(unittest.TestCase):
             y = rank(x, rank.remap_ids(ids.to(ids_type), expert_map), p)
             self.assertGreaterEqual(cosine(y, expected), COSINE)
 
-
     def test_refused_maps(self) -> None:
         rank, ids = open_layer(5, form=f"ep:0/{E}"), inputs(3, seed=6)[1]
         for expert_map in (torch.zeros(E - 1, dtype=torch.int32), torch.zeros(E)):
