@@ -6,6 +6,7 @@
 
 #include "common/base/cleanup.h"
 #include "fmoe/ops/private.h"
+#include "support/kernels/launch_recorder.h"
 #include "support/mf_check.h"
 
 static struct fmoe_ops *ops;
@@ -215,54 +216,15 @@ MF_TEST(test_shuffle_sizes, .rows = MF_ARRAY_LEN(negative))
 
 /* ---- a GPU whose launches fail ---- */
 
-static int launch_result;
+static struct launch_recorder recorder = {
+    .base = {.ops = &recorder_ops, .info = {.class = {"sm_90", 132}, .cores = 132}}};
 
-static int fake_compile(struct mf_device *d, const struct mf_code *codes, size_t n, char (*paths)[PATH_MAX],
-                        char (*whys)[MF_CODE_WHY_MAX])
-{
-    (void)d, (void)codes, (void)paths, (void)whys;
-    return (int)n;
-}
-static int fake_load(struct mf_device *d, const char *path, char *why, size_t why_cap, struct mf_module **ret)
-{
-    (void)path, (void)why, (void)why_cap;
-    *ret = (struct mf_module *)d;
-    return 0;
-}
-static struct mf_module *fake_unload(struct mf_device *d, struct mf_module *m)
-{
-    (void)d, (void)m;
-    return NULL;
-}
-static int fake_function(struct mf_device *d, struct mf_module *m, const char *name, void **ret)
-{
-    (void)m, (void)name;
-    *ret = d;
-    return 0;
-}
-static int fake_launch(struct mf_device *d, void *function, const struct mf_grid *grid, const void *block,
-                       size_t bytes, void *stream)
-{
-    (void)d, (void)function, (void)grid, (void)block, (void)bytes, (void)stream;
-    return launch_result;
-}
-static const struct mf_device_ops fake_ops = {
-    .kind = "hip",
-    .own_memory = true,
-    .compile = fake_compile,
-    .module_load = fake_load,
-    .module_unload = fake_unload,
-    .module_function = fake_function,
-    .module_launch = fake_launch,
-};
-static struct mf_device fake_gpu = {.ops = &fake_ops, .info = {.class = {"sm_90", 132}, .cores = 132}};
-
-static struct fmoe_ops *open_fake(void)
+static struct fmoe_ops *open_recorder(void)
 {
     struct fmoe_error error = {""};
     struct fmoe_ops *gpu = NULL;
 
-    ck_assert_msg(fmoe_ops_open_on(&fake_gpu, &error, &gpu) == 0, "%s", error.text);
+    ck_assert_msg(fmoe_ops_open_on(&recorder.base, &error, &gpu) == 0, "%s", error.text);
     return gpu;
 }
 
@@ -270,11 +232,11 @@ static const int failures[] = {-EINVAL, -ENOTSUP, -ENOMEM, -ECANCELED, -EIO, -E2
 
 MF_TEST(test_failed_launch, .rows = MF_ARRAY_LEN(failures))
 {
-    struct fmoe_ops *gpu = open_fake();
+    struct fmoe_ops *gpu = open_recorder();
     const struct fmoe_op_unpermute u = {.tokens = 1, .topk = 1, .width = 8};
     struct fmoe_error error = {""};
 
-    launch_result = failures[_i];
+    recorder.result = failures[_i];
     ck_assert_int_eq(fmoe_op_unpermute(gpu, &u, &error), failures[_i]);
     ck_assert_msg(strstr(error.text, "launching the operator: ") != NULL &&
                       strstr(error.text, strerror(-failures[_i])) != NULL,
@@ -286,7 +248,7 @@ MF_TEST(test_failed_launch, .rows = MF_ARRAY_LEN(failures))
 
 MF_TEST(test_workspace_of_invalid_arguments, .rows = 2)
 {
-    struct fmoe_ops *o = _i == 0 ? ops : open_fake();
+    struct fmoe_ops *o = _i == 0 ? ops : open_recorder();
 
     for (size_t i = 0; i < 5; i++) { /* the rows with invalid routes */
         const struct fmoe_op_routes r = routes_of(&sorts[i]);

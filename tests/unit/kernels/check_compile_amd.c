@@ -16,6 +16,7 @@
 #include "kernels/gpu/host/device_data.h"
 #include "support/kernels/amd_object.h"
 #include "support/kernels/covering.h"
+#include "support/kernels/launch_recorder.h"
 #include "support/mf_check.h"
 #include "support/mf_draw.h"
 
@@ -186,54 +187,7 @@ static int take_step(struct mf_offer *o, const struct mf_step *s)
     return 0;
 }
 
-/* ---- a device that records launches: the requested grid is checked against the compiled code ---- */
-
-struct launch_recorder {
-    struct mf_device base; /* must be first */
-    struct mf_grid grid;   /* grid of the last launch */
-};
-
-static int recorder_compile(struct mf_device *d, const struct mf_code *codes, size_t n,
-                            char (*paths)[PATH_MAX], char (*whys)[MF_CODE_WHY_MAX])
-{
-    (void)d, (void)codes;
-    for (size_t i = 0; i < n; i++)
-        paths[i][0] = whys[i][0] = '\0';
-    return (int)n;
-}
-static int recorder_load(struct mf_device *d, const char *path, char *why, size_t why_cap,
-                         struct mf_module **ret)
-{
-    (void)path, (void)why, (void)why_cap;
-    *ret = (struct mf_module *)d;
-    return 0;
-}
-static struct mf_module *recorder_unload(struct mf_device *d, struct mf_module *m)
-{
-    (void)d, (void)m;
-    return NULL;
-}
-static int recorder_function(struct mf_device *d, struct mf_module *m, const char *name, void **ret)
-{
-    (void)m, (void)name;
-    *ret = d;
-    return 0;
-}
-static int recorder_launch(struct mf_device *d, void *function, const struct mf_grid *grid, const void *block,
-                           size_t bytes, void *stream)
-{
-    (void)function, (void)block, (void)bytes, (void)stream;
-    ((struct launch_recorder *)d)->grid = *grid;
-    return 0;
-}
-static const struct mf_device_ops recorder_ops = {
-    .kind = "hip",
-    .compile = recorder_compile,
-    .module_load = recorder_load,
-    .module_unload = recorder_unload,
-    .module_function = recorder_function,
-    .module_launch = recorder_launch,
-};
+/* ---- the requested grid is checked against the compiled code ---- */
 
 static struct mf_grid grid_of(const struct mf_family *f, struct mf_device_info info,
                               const struct mf_shape *shape, const char *name)
