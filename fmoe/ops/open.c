@@ -213,10 +213,3 @@ int64_t fmoe_ops_blocks(const struct fmoe_ops *o, int module, int64_t warps, int
 
     return MF_MIN((warps + in_block - 1) / in_block, (int64_t)o->device->info.cores * resident);
 }
-
-int fmoe_ops_unit(const void *from, const void *to, size_t bytes)
-{
-    uintptr_t all = (uintptr_t)from | (uintptr_t)to | (uintptr_t)bytes;
-
-    return all % 16 == 0 ? 16 : all % 4 == 0 ? 4 : 1;
-}

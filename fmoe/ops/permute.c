@@ -8,7 +8,7 @@
 
 struct mf_op_rows fmoe_ops_gpu_rows(const struct fmoe_op_rows *r)
 {
-    return (struct mf_op_rows){r->from, r->to, (int32_t)r->bytes, fmoe_ops_unit(r->from, r->to, r->bytes)};
+    return (struct mf_op_rows){r->from, r->to, (int32_t)r->bytes, mf_hip_unit(r->from, r->to, r->bytes)};
 }
 
 int fmoe_ops_check_rows(int64_t n, size_t bytes, struct fmoe_error *error)
@@ -227,7 +227,7 @@ int fmoe_op_permute_ep(struct fmoe_ops *o, const struct fmoe_op_permute_ep *p, s
 
 static int launch_unpermute(const struct fmoe_ops *o, struct mf_op_unpermute_args *a, void *stream)
 {
-    a->by_eight = fmoe_ops_unit(a->from, a->to, (size_t)a->width * 2) == 16;
+    a->by_eight = mf_hip_unit(a->from, a->to, (size_t)a->width * 2) == 16;
     int64_t columns = (int64_t)o->wave * (a->by_eight ? 8 : 1);
     int64_t warps = a->token * ((a->width + columns - 1) / columns);
     const struct fmoe_ops_launch l = {

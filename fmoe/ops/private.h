@@ -61,9 +61,6 @@ int fmoe_ops_threads(int module); /* threads per block */
 /* Blocks of a kernel that loops over `warps` warps of work: `resident` per SM or CU, or fewer. */
 int64_t fmoe_ops_blocks(const struct fmoe_ops *o, int module, int64_t warps, int resident);
 
-/* Unit in which rows of `bytes` bytes at these addresses can be moved: 16, 4 or 1 bytes. */
-int fmoe_ops_unit(const void *from, const void *to, size_t bytes);
-
 /* Checks tokens, topk, experts and the type of ids. */
 int fmoe_ops_check_ids(const struct fmoe_op_routes *routes, struct fmoe_error *error);
 /* Checks the same, and that the device can sort routes by this number of experts. */

@@ -149,6 +149,13 @@ struct mf_kernel *mf_hip_copy(const struct mf_kernel *k, void *stream, void *to)
 int mf_hip_code(const struct mf_family *f, const struct mf_device_info *device, const struct mf_shape *shape,
                 const char *name, struct mf_code *ret);
 
+/* Returns the largest unit, 16, 4 or 1 bytes, in which `bytes` bytes at these addresses can be moved. */
+static inline int mf_hip_unit(const void *from, const void *to, size_t bytes)
+{
+    uintptr_t all = (uintptr_t)from | (uintptr_t)to | (uintptr_t)bytes;
+
+    return all % 16 == 0 ? 16 : all % 4 == 0 ? 4 : 1;
+}
 static inline int mf_hip_launch(const struct mf_hip_function *f, const struct mf_grid *grid, const void *args,
                                 size_t bytes)
 {

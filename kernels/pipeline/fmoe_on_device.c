@@ -40,18 +40,10 @@ static int launch(const struct mf_hip_function *f, int64_t work, const void *arg
 
 /* ---- packing ---- */
 
-/* Returns the bytes that are adjacent in both layouts and aligned: 16, 4 or 1. */
-static int unit_of(const struct mf_hip_pack_args *a)
-{
-    uintptr_t all = (uintptr_t)a->from | (uintptr_t)a->to | (uintptr_t)a->row_bytes |
-                    (uintptr_t)(a->panel > 1 ? a->group_bytes : 0);
-
-    return all % 16 == 0 ? 16 : all % 4 == 0 ? 4 : 1;
-}
-
 static int pack_part(const struct mf_on_device *d, struct mf_hip_pack_args a, void *stream)
 {
-    a.unit = unit_of(&a);
+    /* only group_bytes are adjacent in both layouts if the panel has several rows */
+    a.unit = mf_hip_unit(a.from, a.to, (size_t)a.row_bytes | (size_t)(a.panel > 1 ? a.group_bytes : 0));
     return launch(&d->pack, a.matrices * a.rows * a.row_bytes / a.unit, &a, sizeof(a), stream);
 }
 
